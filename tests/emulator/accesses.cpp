@@ -1,4 +1,4 @@
-// ld, st, atom, red, cvta, and asynchronous copies.
+// ld, st, atom, red, cvta, mapa, and asynchronous copies.
 #include "decode.hpp"
 
 #include <type_traits>
@@ -6,11 +6,14 @@
 namespace emulator {
 namespace {
 
-enum space : std::uint16_t { generic, global, shared, local, parameter };
+enum space : std::uint16_t { generic, global, shared, local, parameter, cluster_shared };
 
 std::byte* address(thread& t, instruction const& i, std::uint16_t slot, space s) {
   if (s == shared)
     return t.where->shared() + static_cast<std::uint32_t>(t.r[slot] + static_cast<std::uint64_t>(i.number));
+  if (s == cluster_shared)
+    return t.where->of().in_window(
+        *t.where, static_cast<std::uint32_t>(t.r[slot] + static_cast<std::uint64_t>(i.number)));
   return reinterpret_cast<std::byte*>(t.r[slot] + static_cast<std::uint64_t>(i.number));
 }
 space space_of(instruction const& i) { return static_cast<space>(i.detail >> 1 & 7); }
@@ -103,8 +106,9 @@ template <int... Op> handler atomic(int op, type t, std::integer_sequence<int, O
 }
 
 space take_space(words& w) {
-  int const k = w.take_of({"global", "shared", "shared::cta", "local", "param", "param::func", "const"});
-  static constexpr space of[] = {global, shared, shared, local, parameter, parameter, global};
+  int const k = w.take_of(
+      {"global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::func", "const"});
+  static constexpr space of[] = {global, shared, shared, cluster_shared, local, parameter, parameter, global};
   return k < 0 ? generic : of[k];
 }
 // Caching and ordering hints that change nothing where everything is in order.
@@ -124,6 +128,7 @@ void skip_hints(words& w) {
                            "release",
                            "acq_rel",
                            "cta",
+                           "cluster",
                            "gpu",
                            "sys",
                            "L1::no_allocate",
@@ -140,6 +145,42 @@ template <bool To> void between_windows(thread& t, instruction const& i) {
   auto const base = reinterpret_cast<std::uint64_t>(t.where->shared());
   std::uint64_t const x = t.r[i.slot[1]];
   t.r[i.slot[0]] = To ? x - base : x + base;
+}
+block& owner(thread& t, instruction const& i, std::byte const* p) {
+  block* const b = t.where->of().owner(p);
+  if (b == nullptr) t.where->stop(t, i, "an address that is no shared memory of the cluster");
+  return *b;
+}
+template <bool To> void between_cluster_windows(thread& t, instruction const& i) {
+  std::uint64_t const x = t.r[i.slot[1]];
+  if (To) {
+    auto const* const p = reinterpret_cast<std::byte const*>(x);
+    block const& b = owner(t, i, p);
+    t.r[i.slot[0]] = t.where->of().window(b, static_cast<std::uint32_t>(p - b.shared()));
+  } else {
+    t.r[i.slot[0]] =
+        reinterpret_cast<std::uint64_t>(t.where->of().in_window(*t.where, static_cast<std::uint32_t>(x)));
+  }
+}
+// The same place in another block's shared memory, and the rank of a place's block.
+template <bool Window> void map_address(thread& t, instruction const& i) {
+  cluster& c = t.where->of();
+  auto const rank = get<std::uint32_t>(t, i.slot[2]);
+  if (rank >= c.size()) t.where->stop(t, i, "a rank that the cluster does not have");
+  std::uint64_t const x = t.r[i.slot[1]];
+  auto const* const p =
+      Window ? c.in_window(*t.where, static_cast<std::uint32_t>(x)) : reinterpret_cast<std::byte const*>(x);
+  auto const offset = static_cast<std::uint32_t>(p - owner(t, i, p).shared());
+  t.r[i.slot[0]] =
+      Window ? c.window(c.at(rank), offset) : reinterpret_cast<std::uint64_t>(c.at(rank).shared() + offset);
+}
+template <bool Window> void rank_of_address(thread& t, instruction const& i) {
+  std::uint64_t const x = t.r[i.slot[1]];
+  put(t, i.slot[0],
+      owner(t, i,
+            Window ? t.where->of().in_window(*t.where, static_cast<std::uint32_t>(x))
+                   : reinterpret_cast<std::byte const*>(x))
+          .rank());
 }
 void same_address(thread& t, instruction const& i) { t.r[i.slot[0]] = t.r[i.slot[1]]; }
 
@@ -190,7 +231,21 @@ bool decode_memory(words& w, operands& o, draft& d) {
     w.take_type();
     o.define(0);
     o.use(1);
-    d.made.run = s != shared ? same_address : to ? between_windows<true> : between_windows<false>;
+    d.made.run = s == cluster_shared ? (to ? between_cluster_windows<true> : between_cluster_windows<false>)
+                 : s != shared       ? same_address
+                 : to                ? between_windows<true>
+                                     : between_windows<false>;
+    return true;
+  }
+  if (name == "mapa" || name == "getctarank") {
+    bool const maps = name == "mapa", window = take_space(w) == cluster_shared;
+    w.take_type();
+    o.define(0);
+    o.use(1);
+    if (maps) o.use(2);
+    d.made.run = maps     ? (window ? map_address<true> : map_address<false>)
+                 : window ? rank_of_address<true>
+                          : rank_of_address<false>;
     return true;
   }
   if (name != "cp" || !w.take("async")) return false;

@@ -17,7 +17,7 @@ std::uint32_t members(thread const& t) {
   default: return 0xffffffffu;
   }
 }
-bool of_a_warp(collective c) { return c != collective::none && c != collective::barrier; }
+bool of_a_warp(collective c) { return c >= collective::warp_barrier; }
 
 }  // namespace
 
@@ -25,7 +25,7 @@ bool of_a_warp(collective c) { return c != collective::none && c != collective::
 bool block::together(std::size_t warp) {
   std::size_t const begin = warp * 32, end = std::min(begin + 32, count_);
   for (std::size_t k = begin; k < end; ++k) {
-    thread& first = m_.threads_[k];
+    thread& first = threads_[k];
     if (first.now != thread::state::waiting || !of_a_warp(collective_of(*first.pc))) continue;
     instruction const& i = *first.pc;
     collective const c = collective_of(i);
@@ -36,7 +36,7 @@ bool block::together(std::size_t warp) {
     for (std::size_t j = 0; j < 32 && all; ++j) {
       if (!(mask >> j & 1)) continue;
       if (begin + j >= end) stop(first, i, "its mask names lanes that the block does not have");
-      thread& t = m_.threads_[begin + j];
+      thread& t = threads_[begin + j];
       if (t.now == thread::state::done) stop(first, i, "its mask names a lane that has ended");
       all = t.now == thread::state::waiting && collective_of(*t.pc) == c && members(t) == mask;
       if (all && t.pc != first.pc) stop(t, i, "lanes of a warp are at different calls of one kind");

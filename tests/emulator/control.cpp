@@ -51,8 +51,28 @@ bool decode_control(words& w, operands& o, draft& d) {
     return true;
   }
   if (name == "membar" || name == "fence") {
-    for (char const* hint : {"cta", "gl", "sys", "gpu", "acq_rel", "sc"}) w.take(hint);
+    for (char const* hint :
+         {"cta", "cluster", "gl", "sys", "gpu", "acq_rel", "sc", "acquire", "release", "mbarrier_init"})
+      w.take(hint);
     d.made.run = [](thread&, instruction const&) {};
+    return true;
+  }
+  if (name == "griddepcontrol") {  // launches of a stream follow one another here
+    if (w.take_of({"wait", "launch_dependents"}) >= 0) d.made.run = [](thread&, instruction const&) {};
+    return true;
+  }
+  if (name == "barrier" && w.take("cluster")) {
+    if (w.take("arrive")) {
+      w.take("release");
+      d.made.run = w.take("relaxed")
+                       ? [](thread& t, instruction const& i) { t.where->of().arrive(t, i, true); }
+                       : [](thread& t, instruction const& i) { t.where->of().arrive(t, i, false); };
+    } else if (w.take("wait")) {
+      w.take("acquire");
+      set_collective(d, collective::cluster_wait);
+      d.made.run = [](thread& t, instruction const& i) { t.where->of().wait(t, i); };
+    }
+    w.take("aligned");
     return true;
   }
   if (name == "bar" || name == "barrier") {

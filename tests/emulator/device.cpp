@@ -206,18 +206,49 @@ cudaError_t device::set_shared(void const* host, int bytes) {
   return cudaSuccess;
 }
 
+cudaError_t device::set_non_portable(void const* host, bool allowed) {
+  function const* const f = find(host);
+  if (f == nullptr) return last(cudaErrorInvalidDeviceFunction);
+  if (allowed)
+    non_portable_.insert(f);
+  else
+    non_portable_.erase(f);
+  return cudaSuccess;
+}
+cudaError_t device::attributes(void const* host, cudaFuncAttributes& to) {
+  function const* const f = find(host);
+  if (f == nullptr) return last(cudaErrorInvalidDeviceFunction);
+  auto const allowed = most_shared_.find(f);
+  to = {};
+  to.sharedSizeBytes = f->shared_bytes;
+  to.localSizeBytes = f->local_bytes;
+  to.maxThreadsPerBlock = static_cast<int>(f->most_threads);
+  to.ptxVersion = modules_.at(functions_.at(host).first).parsed->architecture;
+  to.binaryVersion = 90;
+  to.maxDynamicSharedSizeBytes =
+      static_cast<int>(allowed == most_shared_.end() ? static_limit - f->shared_bytes : allowed->second);
+  to.requiredClusterWidth = static_cast<int>(f->cluster);
+  to.requiredClusterHeight = to.requiredClusterDepth = f->cluster != 0 ? 1 : 0;
+  to.clusterDimMustBeSet = 0;
+  to.nonPortableClusterSizeAllowed = static_cast<int>(non_portable_.count(f));
+  return cudaSuccess;
+}
+
 cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** arguments, std::size_t shared,
-                           cudaStream_t s) {
+                           cudaStream_t s, unsigned cluster) {
   if (sticky_ != cudaSuccess) return sticky_;
   emulator::launch l;
   l.kernel = &f;
   l.grid = {grid.x, grid.y, grid.z};
   l.block = {block.x, block.y, block.z};
   l.dynamic_shared = shared;
+  l.cluster = cluster != 0 ? cluster : std::max(f.cluster, 1u);
   if (l.grid.count() == 0 || l.block.count() == 0 || l.block.count() > 1024 || grid.x > 0x7fffffffu ||
       grid.y > 65535 || grid.z > 65535)
     return last(cudaErrorInvalidConfiguration);
   if (l.block.count() > f.most_threads) return last(cudaErrorLaunchOutOfResources);
+  if (l.cluster > largest_cluster(f) || grid.x % l.cluster != 0 || (f.cluster != 0 && l.cluster != f.cluster))
+    return last(cudaErrorInvalidClusterSize);
   auto const allowed = most_shared_.find(&f);
   std::size_t const most = allowed == most_shared_.end() ? static_limit - f.shared_bytes : allowed->second;
   if (shared > std::max(most, static_limit - f.shared_bytes)) return last(cudaErrorInvalidValue);

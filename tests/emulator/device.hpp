@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,8 +67,12 @@ public:
   bool forbidden_now();
 
   cudaError_t launch(function const& f, dim3 grid, dim3 block, void** arguments, std::size_t shared,
-                     cudaStream_t s);
+                     cudaStream_t s, unsigned cluster = 0);
   cudaError_t set_shared(void const* host, int bytes);
+  cudaError_t set_non_portable(void const* host, bool allowed);
+  cudaError_t attributes(void const* host, cudaFuncAttributes& to);
+  /// Blocks of the largest cluster.
+  unsigned largest_cluster(function const& f) const { return non_portable_.count(&f) != 0 ? 16 : 8; }
 
   cudaError_t error() const { return sticky_; }
   cudaError_t last(cudaError_t e) {
@@ -100,6 +105,7 @@ private:
   std::map<void*, code> modules_;
   std::map<void const*, std::pair<void*, std::string>> functions_;
   std::map<function const*, std::size_t> most_shared_;
+  std::set<function const*> non_portable_;
   std::map<function const*, kernel_figures> figures_;
   kernel_figures all_;  ///< of those taken too
   CUstream_st default_;

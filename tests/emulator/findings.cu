@@ -1,5 +1,6 @@
 // Kernels with one mistake each, and the emulated device has to find it; and kernels whose results are known.
 //   emulator_findings [case]      ends with 0 where what was expected came, and nothing was found
+#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -84,6 +86,124 @@ __global__ void no_wait_for_copy(float const* from, float* out) {
 }
 __global__ void fill(int* x, int value) { x[threadIdx.x] = value; }
 
+// ---- clusters -----------------------------------------------------------------------------------
+
+__device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ void meet_cluster() {
+  arrive();
+  wait();
+}
+__device__ unsigned cluster_rank() {
+  unsigned r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ unsigned cluster_blocks() {
+  unsigned n;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+}
+/// A place of this block's shared memory, in another block of the cluster.
+__device__ int* in_block(int* p, unsigned rank) {
+  int* q;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(q) : "l"(p), "r"(rank));
+  return q;
+}
+
+/// Neighbours write to each other, all count in rank 0, and rank 0 adds up what the blocks hold. 3 ints a
+/// thread.
+__global__ void cluster_results(int* out) {
+  __shared__ int from_left[64], count, own;
+  unsigned const rank = cluster_rank(), n = cluster_blocks(), i = threadIdx.x;
+  unsigned id;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  if (i == 0) count = 0;
+  if (i == 1) own = static_cast<int>(rank * rank + id);
+  meet_cluster();
+  in_block(from_left, (rank + 1) % n)[i] = static_cast<int>(100 * rank + i);
+  atomicAdd(in_block(&count, 0), 1);
+  unsigned window;  // the same in the window of the cluster
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(window)
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(&own))), "r"((rank + i) % n));
+  int other;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(other) : "r"(window) : "memory");
+  meet_cluster();
+  int sum = 0;
+  for (unsigned r = 0; rank == 0 && r < n; ++r) sum += *in_block(&own, r);
+  int* const to = out + 3 * (blockIdx.x * blockDim.x + i);
+  to[0] = from_left[i];
+  to[1] = rank == 0 ? 1000 * count + sum : 0;
+  to[2] = other;
+  meet_cluster();  // rank 0 has read
+}
+/// The same barriers and addresses by cooperative groups; a thread's neighbour's number.
+__global__ void group_results(int* out) {
+  __shared__ int s[32];
+  auto const cluster = cooperative_groups::this_cluster();
+  unsigned const rank = cluster.block_rank(), n = cluster.num_blocks();
+  s[threadIdx.x] = static_cast<int>(blockIdx.x * 32 + threadIdx.x);
+  cluster.sync();
+  out[blockIdx.x * 32 + threadIdx.x] = cluster.map_shared_rank(s, (rank + 1) % n)[threadIdx.x ^ 1];
+  cluster.sync();
+}
+/// What lies between an arrival and the wait is in no order with the other block.
+enum class cluster_mistake {
+  none,
+  no_barrier,
+  block_barrier,
+  between,
+  relaxed,
+  ends,
+  too_early,
+  no_wait,
+  no_arrival,
+  unmet
+};
+template <cluster_mistake Mistake> __global__ void cluster_exchange(int* out) {
+  __shared__ int s[32];
+  using m = cluster_mistake;
+  unsigned const i = threadIdx.x, other = cluster_rank() ^ 1;
+  if (Mistake != m::too_early) meet_cluster();
+  if (Mistake == m::unmet && other == 0 && i < 16) __syncwarp();
+  int* const mine = Mistake == m::block_barrier ? out + 32 * (blockIdx.x + 1) : s;
+  int* const there = Mistake == m::block_barrier ? out + 32 * ((blockIdx.x ^ 1) + 1) : in_block(s, other);
+  if (Mistake != m::between) there[i] = static_cast<int>(i);
+  if (Mistake == m::block_barrier) {
+    __syncthreads();
+  } else if (Mistake == m::relaxed) {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    wait();
+  } else if (Mistake != m::no_barrier) {
+    if (Mistake != m::no_arrival) arrive();
+    if (Mistake == m::between) there[i] = static_cast<int>(i);
+    wait();
+  }
+  int const x = mine[31 - i];
+  out[256 + 32 * blockIdx.x + i] = Mistake == m::ends ? there[i] : x;
+  if (Mistake == m::no_wait) arrive();
+  if (Mistake == m::between || Mistake == m::no_barrier || Mistake == m::relaxed) meet_cluster();
+}
+
+template <class... Arguments>
+cudaError_t launch_clusters(void (*kernel)(Arguments...), unsigned cluster, unsigned blocks, unsigned threads,
+                            Arguments... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = cluster;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t c = {};
+  c.gridDim = dim3(blocks);
+  c.blockDim = dim3(threads);
+  c.attrs = attributes;
+  c.numAttrs = 2;
+  void* all[] = {&arguments...};
+  return cudaLaunchKernelExC(&c, reinterpret_cast<void const*>(kernel), all);
+}
+
 // ---- known results ------------------------------------------------------------------------------
 
 __global__ void copies(float const* from, float* out) {
@@ -155,6 +275,50 @@ int expect(bool good, char const* what) {
 
 float noise(unsigned i) { return static_cast<float>((i * 2654435761u >> 8) & 0xffff) / 4096.0f - 8.0f; }
 
+int clusters() {
+  int can = 0, wrong = 0;
+  cudaDeviceGetAttribute(&can, cudaDevAttrClusterLaunch, 0);
+  if (can == 0) return 0;
+  int* const out = device_copy(std::vector<int>(3 * 64 * 32));
+  wrong += expect(launch_clusters(cluster_results, 16, 32, 64, out) == cudaErrorInvalidClusterSize,
+                  "a cluster that not every device has");
+  wrong += expect(launch_clusters(cluster_results, 8, 12, 64, out) == cudaErrorInvalidClusterSize,
+                  "part of a cluster");
+  cudaGetLastError();
+  cudaFuncSetAttribute(cluster_results, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  for (unsigned n : {2u, 8u, 16u}) {
+    cudaError_t const e = launch_clusters(cluster_results, n, 32, 64, out);
+    if (n == 16 && e == cudaErrorInvalidClusterSize) break;  // a device may not have it
+    wrong += expect(e == cudaSuccess, "a launch of clusters");
+    auto const got = host_copy(out, 3 * 64 * 32);
+    for (unsigned block = 0; block < 32; ++block) {
+      unsigned const rank = block % n, id = block / n;
+      unsigned squares = 0;
+      for (unsigned r = 0; r < n; ++r) squares += r * r + id;
+      for (unsigned i = 0; i < 64; ++i) {
+        int const* const x = got.data() + 3 * (64 * block + i);
+        unsigned const far = (rank + i) % n;
+        wrong += expect(x[0] == static_cast<int>(100 * ((rank + n - 1) % n) + i), "a neighbour's memory");
+        wrong += expect(x[1] == (rank == 0 ? static_cast<int>(1000 * 64 * n + squares) : 0),
+                        "a sum over a cluster");
+        wrong += expect(x[2] == static_cast<int>(far * far + id), "the window of a cluster");
+      }
+    }
+  }
+  launch_clusters(group_results, 4, 8, 32, out);
+  auto const got = host_copy(out, 256);
+  for (unsigned i = 0; i < 256; ++i) {
+    unsigned const block = i / 32, next = block / 4 * 4 + (block + 1) % 4;
+    wrong += expect(got[i] == static_cast<int>(next * 32 + (i % 32 ^ 1)), "a group of a cluster's threads");
+  }
+  launch_clusters(cluster_exchange<cluster_mistake::none>, 2, 4, 32, out);
+  cudaFuncAttributes f = {};
+  wrong += expect(cudaFuncGetAttributes(&f, cluster_results) == cudaSuccess && f.ptxVersion >= 90 &&
+                      f.sharedSizeBytes >= 66 * sizeof(int) && f.maxThreadsPerBlock == 1024,
+                  "attributes of a kernel");
+  return wrong;
+}
+
 int known_results() {
   int wrong = 0;
   std::vector<float> from(128);
@@ -212,6 +376,8 @@ int known_results() {
       wrong += expect(std::abs(got[row * 8 + column] - sum) <= most * 0x1p-22, "a product of matrices");
     }
   }
+
+  wrong += clusters();
 
   double* const wide = device_copy(std::vector<double>(32));
   long long* const whole = device_copy(std::vector<long long>(96));
@@ -326,6 +492,22 @@ int run(std::string const& name) {
     float* const out = device_copy(std::vector<float>(32));
     no_wait_for_copy<<<1, 32>>>(device_copy(std::vector<float>(128, 3.0f)), out);
     return expect(host_copy(out, 32)[5] == 3.0f, "copies nobody waited for");  // and so it is
+  } else if (name.rfind("cluster_", 0) == 0) {
+    using m = cluster_mistake;
+    int* const out = device_copy(std::vector<int>(512));
+    static std::pair<char const*, void (*)(int*)> const of[] = {
+        {"cluster_no_barrier", cluster_exchange<m::no_barrier>},
+        {"cluster_block_barrier", cluster_exchange<m::block_barrier>},
+        {"cluster_between", cluster_exchange<m::between>},
+        {"cluster_relaxed", cluster_exchange<m::relaxed>},
+        {"cluster_ends", cluster_exchange<m::ends>},
+        {"cluster_too_early", cluster_exchange<m::too_early>},
+        {"cluster_no_wait", cluster_exchange<m::no_wait>},
+        {"cluster_no_arrival", cluster_exchange<m::no_arrival>},
+        {"cluster_unmet", cluster_exchange<m::unmet>}};
+    for (auto const& [mistake, kernel] : of) {
+      if (name == mistake) launch_clusters(kernel, 2, 4, 32, out);
+    }
   } else if (name == "assertion") {
     asserts<<<1, 32>>>(x, 8);
   } else if (name == "freed") {

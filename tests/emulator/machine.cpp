@@ -16,16 +16,19 @@ void machine::report(function const& kernel, std::string const& place, std::stri
 
 launch_figures machine::run(launch const& l) {
   std::size_t const shared = (l.kernel->shared_bytes + 63) / 64 * 64 + l.dynamic_shared;
-  if (shared_ == nullptr || shared_bytes_ != shared) {
-    if (shared_ != nullptr) device_.free(shared_);
-    shared_ = static_cast<std::byte*>(device_.allocate(shared, "shared"));
+  if (shared_bytes_ != shared) {
+    for (std::byte* p : shared_) device_.free(p);
+    shared_.clear();
     shared_bytes_ = shared;
   }
+  while (shared_.size() < l.cluster)
+    shared_.push_back(static_cast<std::byte*>(device_.allocate(shared, "shared")));
+  if (threads_.size() < l.block.count() * l.cluster) threads_.resize(l.block.count() * l.cluster);
   device_.begin_launch();
   std::uint32_t const first = blocks_;
-  std::size_t const n = l.grid.count();
+  std::size_t const n = l.grid.count() / l.cluster, row = l.grid.x / l.cluster;
   launch_figures out;
-  std::size_t step = 1, at = 0;  // blocks in an order of their own: a stride that meets each of them once
+  std::size_t step = 1, at = 0;  // clusters in an order of their own: a stride that meets each of them once
   if (threads == order::backward) {
     step = n - 1;
     at = n - 1;
@@ -36,39 +39,132 @@ launch_figures machine::run(launch const& l) {
   }
   if (step == 0) step = 1;
   for (std::size_t i = 0; i < n; ++i, at = (at + step) % n) {
-    extent3 const index{static_cast<unsigned>(at % l.grid.x), static_cast<unsigned>(at / l.grid.x % l.grid.y),
-                        static_cast<unsigned>(at / l.grid.x / l.grid.y)};
-    device_.renew(shared_);
-    block b(*this, l, index, shared_, shared, blocks_++, first);
-    b.run();
-    out.steps += b.steps();
+    extent3 const index{static_cast<unsigned>(at % row) * l.cluster,
+                        static_cast<unsigned>(at / row % l.grid.y),
+                        static_cast<unsigned>(at / row / l.grid.y)};
+    cluster c(*this, l, index, blocks_, first);
+    blocks_ += l.cluster;
+    c.run();
+    out.steps += c.steps();
   }
   out.moved = device_.moved();
   return out;
 }
 
-block::block(machine& m, launch const& l, extent3 index, std::byte* shared, std::size_t shared_bytes,
-             std::uint32_t number, std::uint32_t first)
-    : m_(m),
-      l_(l),
+cluster::cluster(machine& m, launch const& l, extent3 first, std::uint32_t number, std::uint32_t first_block)
+    : m_(m), l_(l), random_(m.seed * 2246822519u + number) {
+  blocks_.reserve(l.cluster);  // threads point at their blocks
+  for (unsigned r = 0; r < l.cluster; ++r)
+    blocks_.emplace_back(*this, extent3{first.x + r, first.y, first.z}, r, number + r, first_block);
+}
+
+void cluster::run() {
+  unsigned const n = size();
+  for (;;) {
+    bool moved = false;
+    unsigned const turn = n > 1 && m_.threads == machine::order::shuffled ? random() >> 8 : 0;
+    for (unsigned k = 0; k < n; ++k)
+      moved = blocks_[m_.threads == machine::order::backward ? n - 1 - k : (k + turn) % n].step() || moved;
+    if (!moved && !meet()) break;
+  }
+  for (block const& b : blocks_) b.check_end();
+}
+
+std::uint64_t cluster::steps() const {
+  std::uint64_t sum = 0;
+  for (block const& b : blocks_) sum += b.steps();
+  return sum;
+}
+
+block* cluster::owner(std::byte const* p) {
+  for (block& b : blocks_) {
+    if (p >= b.shared_ && p < b.shared_ + b.shared_bytes_) return &b;
+  }
+  return nullptr;
+}
+
+std::byte* cluster::in_window(block const& from, std::uint32_t address) {
+  std::uint32_t const above = address >> 24, offset = address & 0xffffff;
+  if (above == 0) return from.shared() + offset;
+  return above <= size() ? blocks_[above - 1].shared() + offset : nullptr;
+}
+
+void cluster::arrive(thread& t, instruction const& i, bool relaxed) {
+  if (t.arrived) t.where->stop(t, i, "arrives at a barrier of the cluster twice without a wait between");
+  if (relaxed_.value_or(relaxed) != relaxed)
+    t.where->stop(t, i, "some threads arrive relaxed and others do not, which is not emulated");
+  relaxed_ = relaxed;
+  t.arrived = true;
+  t.relaxed = relaxed;
+  t.phase = phase_;
+  if (!relaxed) ++t.who.arrivals;
+}
+void cluster::wait(thread& t, instruction const& i) {
+  if (!t.arrived) t.where->stop(t, i, "waits at a barrier of the cluster without having arrived");
+  if (t.phase == phase_)
+    t.wait();
+  else
+    pass(t);
+}
+void cluster::pass(thread& t) {
+  t.arrived = false;
+  t.met = true;
+  if (!t.relaxed) ++t.who.waits;
+}
+
+// All threads that have not ended have arrived: those that wait go on.
+bool cluster::meet() {
+  bool any = false;
+  std::size_t const n = l_.block.count() * size();
+  for (std::size_t k = 0; k < n; ++k) {
+    thread const& t = m_.threads_[k];
+    if (t.now == thread::state::done) continue;
+    if (!t.arrived || t.phase != phase_) return false;
+    any = true;
+  }
+  if (!any) return false;
+  ++phase_;
+  relaxed_.reset();
+  for (std::size_t k = 0; k < n; ++k) {
+    thread& t = m_.threads_[k];
+    if (t.now != thread::state::waiting || collective_of(*t.pc) != collective::cluster_wait) continue;
+    t.now = thread::state::running;
+    ++t.pc;
+    pass(t);
+  }
+  return true;
+}
+
+block::block(cluster& c, extent3 index, unsigned rank, std::uint32_t number, std::uint32_t first)
+    : of_(c),
+      m_(c.m_),
+      l_(c.l_),
       index_(index),
-      shared_(shared),
-      shared_bytes_(shared_bytes),
-      count_(l.block.count()),
-      random_(m.seed * 2654435761u + number) {
-  if (m_.threads_.size() < count_) m_.threads_.resize(count_);
+      rank_(rank),
+      shared_(m_.shared_[rank]),
+      shared_bytes_(m_.shared_bytes_),
+      count_(l_.block.count()),
+      threads_(m_.threads_.data() + rank * count_),
+      random_(m_.seed * 2654435761u + number),
+      running_(count_) {
+  m_.device_.renew(shared_);
   for (std::size_t i = 0; i < count_; ++i) {
-    thread& t = m_.threads_[i];
+    thread& t = threads_[i];
     t.where = this;
-    t.who = {number, first, static_cast<std::uint16_t>(i), 0, 0, false};
-    t.tid[0] = static_cast<std::uint32_t>(i % l.block.x);
-    t.tid[1] = static_cast<std::uint32_t>(i / l.block.x % l.block.y);
-    t.tid[2] = static_cast<std::uint32_t>(i / l.block.x / l.block.y);
+    t.who = {};
+    t.who.block = number;
+    t.who.first_block = first;
+    t.who.thread = static_cast<std::uint16_t>(i);
+    t.who.rank = static_cast<std::uint8_t>(rank);
+    t.arrived = t.met = false;
+    t.tid[0] = static_cast<std::uint32_t>(i % l_.block.x);
+    t.tid[1] = static_cast<std::uint32_t>(i / l_.block.x % l_.block.y);
+    t.tid[2] = static_cast<std::uint32_t>(i / l_.block.x / l_.block.y);
     t.depth = 0;
     t.copies.clear();
     t.copy_group = 0;
     t.now = thread::state::running;
-    enter(t, *l.kernel, nullptr, nullptr);
+    enter(t, *l_.kernel, nullptr, nullptr);
   }
 }
 
@@ -101,6 +197,10 @@ void block::enter(thread& t, function const& f, call_site const* call, instructi
     case kind::ctaid: x = axis(index_, x); break;
     case kind::nctaid: x = axis(l_.grid, x); break;
     case kind::lane: x = t.lane(); break;
+    case kind::cluster: x = x == 0 ? index_.x / l_.cluster : axis(index_, x); break;
+    case kind::clusters: x = x == 0 ? l_.grid.x / l_.cluster : axis(l_.grid, x); break;
+    case kind::in_cluster: x = x == 0 ? rank_ : 0; break;
+    case kind::cluster_size: x = x == 0 ? l_.cluster : 1; break;
     case kind::local: x += reinterpret_cast<std::uintptr_t>(now.local.data()); break;
     case kind::shared_size: x = (l_.kernel->shared_bytes + 63) / 64 * 64; break;
     case kind::parameter: x += reinterpret_cast<std::uintptr_t>(now.parameters.data()); break;
@@ -115,7 +215,10 @@ void block::enter(thread& t, function const& f, call_site const* call, instructi
 void block::leave(thread& t) {
   if (t.depth == 1) {
     finish_copies(t, t.copy_group + 1);
+    if (t.arrived) stop(t, *(t.pc - 1), "ends after it arrived at a barrier of the cluster, without a wait");
     t.now = thread::state::done;
+    waits_ = std::max(waits_, t.who.waits);
+    if (--running_ == 0) check_visits();
     return;
   }
   frame const& now = t.frames[t.depth - 1];
@@ -138,15 +241,40 @@ void block::stop(thread const& t, instruction const& i, std::string const& what)
               std::to_string(index_.x) + ": " + what + "\n  in " + l_.kernel->name);
 }
 
+// Another block's shared memory is there between two barriers of the cluster: it may not have begun before
+// the first, and may have ended behind the last.
+void block::visit_other(thread& t, instruction const& i, block& owner) {
+  auto const who = [&] {
+    return ", thread " + std::to_string(t.who.thread) + " of block " + std::to_string(index_.x);
+  };
+  if (!t.met)
+    m_.report(*l_.kernel, place(t, i),
+              "shared memory of a block that may not run yet: no barrier of the cluster lies between" +
+                  who());
+  if (!owner.foreign_ || owner.foreign_->arrivals < t.who.arrivals)
+    owner.foreign_ = {t.who.arrivals, place(t, i), who()};
+  if (owner.running_ == 0) owner.check_visits();
+}
+void block::check_visits() const {
+  if (foreign_ && foreign_->arrivals >= waits_)
+    m_.report(*l_.kernel, foreign_->place,
+              "shared memory of a block that may have ended: no barrier of the cluster lies between" +
+                  foreign_->thread);
+}
+
 void block::access(thread& t, instruction const& i, memory::access a, std::byte* p, std::size_t bytes,
                    void const* stored) {
   auto const address = reinterpret_cast<std::uintptr_t>(p);
   if (address % bytes != 0) stop(t, i, "misaligned address");
   if (m_.device_.contains(p)) {
     agent who = t.who;
-    if (p >= shared_ && p < shared_ + shared_bytes_) {
-      who.first_block = who.block;
+    block* const owner = p >= shared_ && p < shared_ + shared_bytes_ ? this
+                         : of_.size() > 1                            ? of_.owner(p)
+                                                                     : nullptr;
+    if (owner != nullptr) {
+      who.first_block = who.block - who.rank;  // earlier clusters had it
       who.may_read_anything = true;
+      if (owner != this) visit_other(t, i, *owner);
     }
     std::string problem;
     try {
@@ -226,7 +354,7 @@ bool block::run_warp(std::size_t warp) {
   std::size_t const turn = shuffled ? random() >> 8 : 0;
   for (std::size_t k = 0; k < n; ++k) {
     std::size_t const lane = m_.threads == machine::order::backward || (turn & 1) != 0 ? n - 1 - k : k;
-    thread& t = m_.threads_[begin + (lane + turn) % n];
+    thread& t = threads_[begin + (lane + turn) % n];
     if (t.now != thread::state::running) continue;
     run_thread(t);
     moved = true;
@@ -234,20 +362,20 @@ bool block::run_warp(std::size_t warp) {
   return moved;
 }
 
-void block::run() {
+bool block::step() {
   std::size_t const warps = (count_ + 31) / 32;
-  for (;;) {
-    bool moved = false;
-    std::size_t const turn = m_.threads == machine::order::shuffled ? random() >> 8 : 0;
-    for (std::size_t k = 0; k < warps; ++k) {
-      std::size_t const w = m_.threads == machine::order::backward ? warps - 1 - k : (k + turn) % warps;
-      while (run_warp(w) || together(w)) moved = true;
-    }
-    if (meet()) continue;
-    if (!moved) break;
+  bool moved = false;
+  std::size_t const turn = m_.threads == machine::order::shuffled ? random() >> 8 : 0;
+  for (std::size_t k = 0; k < warps; ++k) {
+    std::size_t const w = m_.threads == machine::order::backward ? warps - 1 - k : (k + turn) % warps;
+    while (run_warp(w) || together(w)) moved = true;
   }
+  return meet() || moved;
+}
+
+void block::check_end() const {
   for (std::size_t i = 0; i < count_; ++i) {
-    thread const& t = m_.threads_[i];
+    thread const& t = threads_[i];
     if (t.now == thread::state::waiting) stop(t, *t.pc, "waits for threads that never come");
   }
 }
@@ -256,25 +384,25 @@ void block::run() {
 bool block::meet() {
   bool any = false;
   for (std::size_t i = 0; i < count_; ++i) {
-    thread const& t = m_.threads_[i];
+    thread const& t = threads_[i];
     if (t.now == thread::state::done) continue;
     if (collective_of(*t.pc) != collective::barrier) return false;
     any = true;
   }
   if (!any) return false;
   for (std::size_t i = 0; i < count_; ++i) {
-    thread& t = m_.threads_[i];
+    thread& t = threads_[i];
     if (t.now == thread::state::done) {
       std::size_t other = 0;
-      while (m_.threads_[other].now == thread::state::done) ++other;
-      thread const& waits = m_.threads_[other];
+      while (threads_[other].now == thread::state::done) ++other;
+      thread const& waits = threads_[other];
       stop(waits, *waits.pc, "a barrier of the block, and thread " + std::to_string(i) + " has ended");
     }
-    thread const& first = m_.threads_[i / 32 * 32];
+    thread const& first = threads_[i / 32 * 32];
     if (t.pc != first.pc) stop(t, *t.pc, "lanes of a warp are at different barriers");
   }
   for (std::size_t i = 0; i < count_; ++i) {
-    thread& t = m_.threads_[i];
+    thread& t = threads_[i];
     ++t.who.block_barriers;
     ++t.pc;
     t.now = thread::state::running;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,10 +21,11 @@ struct extent3 {
   std::size_t count() const { return std::size_t{x} * y * z; }
 };
 
-/// What all lanes of a warp, or all threads of a block, do together.
-enum class collective : std::uint16_t { none, barrier, warp_barrier, shuffle, vote, multiply };
+/// What all lanes of a warp, all threads of a block, or all threads of a cluster do together.
+enum class collective : std::uint16_t { none, barrier, cluster_wait, warp_barrier, shuffle, vote, multiply };
 
 class block;
+class cluster;
 
 struct frame {
   function const* f = nullptr;
@@ -52,6 +54,10 @@ struct thread {
   };
   std::vector<copy> copies;  ///< asynchronous ones that nobody has waited for
   std::size_t copy_group = 0;
+  /// Has arrived at a barrier of the cluster and not waited since; did so without ordering memory; has
+  /// waited at one, so that the other blocks are known to run.
+  bool arrived = false, relaxed = false, met = false;
+  std::uint32_t phase = 0;  ///< of the cluster's barrier, when the thread arrived
 
   unsigned lane() const { return who.thread % 32u; }
   void wait() {
@@ -75,6 +81,7 @@ template <class T> void put(thread& t, std::uint16_t slot, T x) {
 struct launch {
   function const* kernel = nullptr;
   extent3 grid, block;
+  unsigned cluster = 1;  ///< blocks of a cluster, along x
   std::size_t dynamic_shared = 0;
   std::vector<std::byte> parameters;
 };
@@ -104,22 +111,27 @@ public:
 
 private:
   friend class block;
+  friend class cluster;
   memory& device_;
   std::uint32_t blocks_ = 1;
   std::size_t findings_ = 0;
   std::set<std::string> known_;
-  std::vector<thread> threads_;  ///< kept from block to block
-  std::byte* shared_ = nullptr;
+  std::vector<thread> threads_;     ///< kept from cluster to cluster
+  std::vector<std::byte*> shared_;  ///< of each block of a cluster
   std::size_t shared_bytes_ = 0;
 };
 
 /// A block while it runs.
 class block {
 public:
-  block(machine& m, launch const& l, extent3 index, std::byte* shared, std::size_t shared_bytes,
-        std::uint32_t number, std::uint32_t first);
-  void run();
+  block(cluster& c, extent3 index, unsigned rank, std::uint32_t number, std::uint32_t first);
+  /// Every warp goes as far as it can. False if none moved.
+  bool step();
+  /// Names a thread that waits in vain.
+  void check_end() const;
 
+  cluster& of() const { return of_; }
+  unsigned rank() const { return rank_; }
   std::byte* shared() const { return shared_; }
   /// Checks an access; ends the launch where no device would go on.
   void access(thread& t, instruction const& i, memory::access a, std::byte* p, std::size_t bytes,
@@ -133,7 +145,10 @@ public:
   std::uint64_t steps() const { return steps_; }
 
 private:
+  friend class cluster;
   void run_thread(thread& t);
+  void visit_other(thread& t, instruction const& i, block& owner);
+  void check_visits() const;
   bool run_warp(std::size_t warp);
   bool together(std::size_t warp);
   bool meet();
@@ -143,14 +158,60 @@ private:
   std::string place(thread const& t, instruction const& i) const;
   std::uint32_t random() { return random_ = random_ * 1664525u + 1013904223u; }
 
+  cluster& of_;
   machine& m_;
   launch const& l_;
   extent3 index_;
+  unsigned rank_;
   std::byte* shared_;
   std::size_t shared_bytes_;
   std::size_t count_;
+  thread* threads_;
   std::uint64_t steps_ = 0;
   std::uint32_t random_;
+  std::size_t running_;  ///< threads that have not ended
+  /// The last access of another block to this one's shared memory, by arrivals at the cluster's barrier.
+  struct foreign {
+    std::uint16_t arrivals;
+    std::string place, thread;
+  };
+  std::optional<foreign> foreign_;
+  std::uint16_t waits_ = 0;  ///< the most of threads that ended
+};
+
+/// Blocks that run at the same time. Each launch has clusters; most have a single block each.
+class cluster {
+public:
+  cluster(machine& m, launch const& l, extent3 first, std::uint32_t number, std::uint32_t first_block);
+  cluster(cluster const&) = delete;
+  cluster& operator=(cluster const&) = delete;
+  void run();
+
+  unsigned size() const { return static_cast<unsigned>(blocks_.size()); }
+  block& at(unsigned rank) { return blocks_[rank]; }
+  /// The block whose shared memory this is; null if it is none's.
+  block* owner(std::byte const* p);
+  /// The PTX window that holds the shared memory of all blocks: addresses of the block itself are as in its
+  /// own window, others have their rank above.
+  std::byte* in_window(block const& from, std::uint32_t address);
+  std::uint32_t window(block const& to, std::uint32_t offset) const { return (to.rank() + 1) << 24 | offset; }
+
+  void arrive(thread& t, instruction const& i, bool relaxed);
+  void wait(thread& t, instruction const& i);
+  std::uint64_t steps() const;
+
+private:
+  friend class block;
+  bool meet();
+  static void pass(thread& t);
+  std::uint32_t random() { return random_ = random_ * 1664525u + 1013904223u; }
+
+  machine& m_;
+  launch const& l_;
+  std::vector<block> blocks_;
+  std::uint32_t phase_ = 0;
+  std::uint32_t random_;
+  std::optional<bool> relaxed_;  ///< how threads arrive in this phase
 };
 
 inline collective collective_of(instruction const& i) { return static_cast<collective>(i.detail >> 8); }

@@ -119,14 +119,48 @@ std::string memory::place(void const* p) const {
   return std::to_string(offset - it->second.bytes) + " bytes behind " + whose;
 }
 
+// Counters go round.
+bool memory::cluster_waited(visit const& before, agent const& who) {
+  return static_cast<std::int16_t>(who.waits - before.arrivals) > 0;
+}
+
 bool memory::ordered(visit const& before, agent const& who) {
   if (before.block < who.first_block) return true;  // an earlier launch
-  if (before.block != who.block || (before.marks & blocks)) return false;
+  if (before.block != who.block || (before.marks & (blocks | clusters))) {
+    bool const one_cluster = before.block - before.rank == who.block - who.rank && !(before.marks & clusters);
+    return one_cluster && cluster_waited(before, who);
+  }
   if (before.block_barriers != who.block_barriers) return true;
+  if (cluster_waited(before, who)) return true;
   if (before.marks & warps) return false;
   if (before.thread / 32 != who.thread / 32) return false;
   if (before.warp_barriers != who.warp_barriers) return true;
   return before.thread == who.thread && !(before.marks & lanes);
+}
+
+memory::visit memory::joined(visit const& before, agent const& who) {
+  visit now{who.block, who.thread, 0, who.rank, who.block_barriers, who.warp_barriers, who.arrivals};
+  if (before.block < who.first_block) return now;
+  auto const keep = [&](unsigned marks) { now.marks = static_cast<std::uint8_t>(now.marks | marks); };
+  if (before.block - before.rank != who.block - who.rank) {
+    keep(clusters);
+    return now;
+  }
+  keep(before.marks & clusters);
+  if (cluster_waited(before, who)) return now;
+  // Whoever is marked may have arrived at a barrier that the last one has not come to.
+  if (static_cast<std::int16_t>(before.arrivals - now.arrivals) > 0) now.arrivals = before.arrivals;
+  keep(before.marks & blocks);
+  if (before.block != who.block) {
+    keep(blocks);
+  } else if (before.block_barriers == who.block_barriers) {
+    keep(before.marks & warps);
+    if (before.thread / 32 != who.thread / 32)
+      keep(warps);
+    else if (before.warp_barriers == who.warp_barriers)
+      keep((before.marks & lanes) | (before.thread != who.thread ? lanes : 0));
+  }
+  return now;
 }
 
 std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint32_t used, agent const& who,
@@ -162,28 +196,11 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
       bad = false;
     if (bad) problem = "races with a write: " + place(base_ + at + i);
     if (a == access::load) {
-      std::uint16_t marks = 0;
-      visit const& r = v.read;
-      if (r.block >= who.first_block) {
-        if (r.block != who.block) {
-          marks = blocks;
-        } else {
-          marks = r.marks & blocks;
-          if (r.block_barriers == who.block_barriers) {
-            marks |= r.marks & warps;
-            if (r.thread / 32 != who.thread / 32)
-              marks |= warps;
-            else if (r.warp_barriers == who.warp_barriers)
-              marks |= (r.marks & lanes) | (r.thread != who.thread ? lanes : 0);
-          }
-        }
-      }
-      v.read = by(who, marks);
+      v.read = joined(v.read, who);
     } else {
       if (!ordered(v.read, who)) problem = "writes what another thread reads: " + place(base_ + at + i);
-      std::uint16_t marks = a == access::atomic ? atomically : 0;
-      if (v.write.block >= who.first_block && v.write.block != who.block) marks |= blocks;
-      v.write = by(who, marks);
+      v.write = joined(v.write, who);
+      if (a == access::atomic) v.write.marks |= atomically;
     }
   }
   return problem;

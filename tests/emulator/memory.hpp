@@ -14,13 +14,18 @@ struct fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Who accesses memory, and how far it has come: two accesses are ordered if a barrier of the block, or of
-/// the warp for lanes of one warp, lies between them.
+/// Who accesses memory, and how far it has come: two accesses are ordered if a barrier of the block lies
+/// between them, or one of the warp for lanes of one warp, or one of the cluster for blocks of one cluster.
 struct agent {
   std::uint32_t block = 0;        ///< a number that no other block of the process has
   std::uint32_t first_block = 0;  ///< of the same launch
   std::uint16_t thread = 0;
-  std::uint32_t block_barriers = 0, warp_barriers = 0;
+  std::uint8_t rank = 0;  ///< of the block in its cluster, whose blocks have consecutive numbers
+  std::uint32_t block_barriers = 0;
+  std::uint16_t warp_barriers = 0;
+  /// At barriers of the cluster. They order what came before an arrival with what comes after the wait, and
+  /// nothing of what lies between.
+  std::uint16_t arrivals = 0, waits = 0;
   /// Of shared memory: kernels fill a tile partly and multiply it whole, and what comes of the rest is no
   /// result. It is no number, so that one which does come into a result shows.
   bool may_read_anything = false;
@@ -76,12 +81,18 @@ public:
 
 private:
   enum state : std::uint8_t { allocated = 1, written = 2 };
-  enum mark : std::uint16_t { atomically = 1, lanes = 2, warps = 4, blocks = 8 };
+  /// Who else visited, not in order with the last: lanes of its warp, warps of its block, blocks of its
+  /// cluster, other clusters.
+  enum mark : std::uint8_t { atomically = 1, lanes = 2, warps = 4, blocks = 8, clusters = 16 };
   struct visit {
     std::uint32_t block;
-    std::uint16_t thread, marks;
-    std::uint32_t block_barriers, warp_barriers;
+    std::uint16_t thread;
+    std::uint8_t marks, rank;
+    std::uint32_t block_barriers;
+    std::uint16_t warp_barriers;
+    std::uint16_t arrivals;  ///< the most of all who are marked
   };
+  static_assert(sizeof(visit) == 16);
   struct visits {
     visit read, write;
   };
@@ -89,10 +100,10 @@ private:
     std::size_t bytes;
     char const* kind;
   };
+  static bool cluster_waited(visit const& before, agent const& who);
   static bool ordered(visit const& before, agent const& who);
-  static visit by(agent const& who, std::uint16_t marks) {
-    return {who.block, who.thread, marks, who.block_barriers, who.warp_barriers};
-  }
+  /// The last visit, with marks for those before that it is not in order with.
+  static visit joined(visit const& before, agent const& who);
   std::size_t index(void const* p) const {
     return static_cast<std::size_t>(static_cast<std::byte const*>(p) - base_);
   }

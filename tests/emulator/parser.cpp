@@ -61,8 +61,10 @@ private:
     if (t == ".version" || t == ".address_size")
       next();
     else if (t == ".target") {
-      do next();
-      while (take(","));
+      do {
+        std::string const target(next());
+        if (target.compare(0, 3, "sm_") == 0) out_->architecture = std::stoi(target.substr(3));
+      } while (take(","));
     } else if (t == ".visible" || t == ".weak" || t == ".extern" || t == ".common")
       directive_of(t == ".extern");
     else {
@@ -174,6 +176,11 @@ private:
         f_->most_threads = 1;
         do f_->most_threads *= static_cast<unsigned>(integer(next()));
         while (take(","));
+      } else if (t == ".reqnctapercluster") {
+        f_->cluster = static_cast<unsigned>(integer(next()));
+        while (take(",")) {
+          if (integer(next()) != 1) fail("a cluster that is not along x");
+        }
       }
     }
     if (take(";")) return;  // only declared
@@ -276,11 +283,21 @@ private:
     if (name[0] == '%') {
       char const axis = name.back();
       auto const n = static_cast<std::uint64_t>(axis - 'x');
-      if (name.compare(0, 5, "%tid.") == 0) return constant({kind::tid, n});
-      if (name.compare(0, 6, "%ntid.") == 0) return constant({kind::ntid, n});
-      if (name.compare(0, 7, "%ctaid.") == 0) return constant({kind::ctaid, n});
-      if (name.compare(0, 8, "%nctaid.") == 0) return constant({kind::nctaid, n});
+      static std::unordered_map<std::string, kind> const with_axes = {
+          {"%tid", kind::tid},
+          {"%ntid", kind::ntid},
+          {"%ctaid", kind::ctaid},
+          {"%nctaid", kind::nctaid},
+          {"%clusterid", kind::cluster},
+          {"%nclusterid", kind::clusters},
+          {"%cluster_ctaid", kind::in_cluster},
+          {"%cluster_nctaid", kind::cluster_size}};
+      auto const special = with_axes.find(name.substr(0, name.find('.')));
+      if (special != with_axes.end() && special->first.size() + 2 == name.size() && n < 3)
+        return constant({special->second, n});
       if (name == "%laneid") return constant({kind::lane, 0});
+      if (name == "%cluster_ctarank") return constant({kind::in_cluster, 0});
+      if (name == "%cluster_nctarank") return constant({kind::cluster_size, 0});
       fail("register " + name + " is not known");
     }
     if (t[0] == '0' && t.size() > 2 && (t[1] == 'f' || t[1] == 'F'))

@@ -42,7 +42,21 @@ struct call_site {
 
 /// Values that a thread's registers begin with.
 struct preset_slot {
-  enum class kind { number, tid, ntid, ctaid, nctaid, lane, local, shared_size, parameter } what;
+  enum class kind {
+    number,
+    tid,
+    ntid,
+    ctaid,
+    nctaid,
+    lane,
+    cluster,
+    clusters,
+    in_cluster,
+    cluster_size,
+    local,
+    shared_size,
+    parameter
+  } what;
   std::uint64_t number;
 };
 
@@ -55,6 +69,7 @@ struct function {
   std::size_t frame_bytes = 0;
   std::size_t local_bytes = 0, shared_bytes = 0;
   unsigned most_threads = 1024;
+  unsigned cluster = 0;              ///< blocks of a cluster, if the kernel itself says so
   std::vector<preset_slot> presets;  ///< the first slots
   std::size_t slots = 0;
   std::vector<instruction> code;
@@ -68,6 +83,7 @@ struct module {
   std::map<std::string, std::unique_ptr<function>> functions;
   std::map<std::string, void*> globals;
   std::map<std::string, std::size_t> global_bytes;
+  int architecture = 0;  ///< 90 for sm_90
 };
 
 /// Parses PTX; its global variables are taken from `device`. Throws std::runtime_error with the line it does

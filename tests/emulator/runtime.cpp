@@ -88,7 +88,37 @@ cudaError_t cudaLaunchKernel(void const* host, dim3 grid, dim3 block, void** arg
   return __cudaLaunchKernel(reinterpret_cast<cudaKernel_t>(const_cast<void*>(host)), grid, block, arguments,
                             shared, stream);
 }
+cudaError_t cudaLaunchKernelExC(cudaLaunchConfig_t const* c, void const* host, void** arguments) {
+  emulator::function const* const f = gpu().find(host);
+  if (f == nullptr) return gpu().last(cudaErrorInvalidDeviceFunction);
+  unsigned cluster = 0;
+  for (unsigned i = 0; i < c->numAttrs; ++i) {
+    switch (c->attrs[i].id) {
+    case cudaLaunchAttributeIgnore:
+    case cudaLaunchAttributeProgrammaticStreamSerialization: break;  // it allows an overlap and asks for none
+    case cudaLaunchAttributeClusterDimension: {
+      auto const& d = c->attrs[i].val.clusterDim;
+      if (d.x == 0 || d.y != 1 || d.z != 1) return gpu().last(cudaErrorInvalidClusterSize);
+      cluster = d.x;
+      break;
+    }
+    default: return gpu().last(cudaErrorNotSupported);
+    }
+  }
+  return gpu().launch(*f, c->gridDim, c->blockDim, arguments, c->dynamicSmemBytes, c->stream, cluster);
+}
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* blocks, void const* host, cudaLaunchConfig_t const*) {
+  emulator::function const* const f = gpu().find(host);
+  if (f == nullptr) return gpu().last(cudaErrorInvalidDeviceFunction);
+  *blocks = static_cast<int>(gpu().largest_cluster(*f));
+  return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* to, void const* host) {
+  return gpu().attributes(host, *to);
+}
 cudaError_t cudaFuncSetAttribute(void const* host, cudaFuncAttribute attribute, int value) {
+  if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed)
+    return gpu().set_non_portable(host, value != 0);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return gpu().last(cudaErrorInvalidValue);
   return gpu().set_shared(host, value);
 }
@@ -112,6 +142,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 * 1024; return cudaSuccess;
   case cudaDevAttrComputeCapabilityMajor: *value = 9; return cudaSuccess;
   case cudaDevAttrComputeCapabilityMinor: *value = 0; return cudaSuccess;
+  case cudaDevAttrClusterLaunch: *value = 1; return cudaSuccess;
   default: return gpu().last(cudaErrorInvalidValue);
   }
 }
@@ -134,6 +165,7 @@ char const* cudaGetErrorString(cudaError_t e) {
   case cudaErrorStreamCaptureImplicit: return "the default stream waits for a captured one";
   case cudaErrorStreamCaptureInvalidated: return "the capture met what cannot be captured";
   case cudaErrorInvalidConfiguration: return "an invalid grid or block";
+  case cudaErrorInvalidClusterSize: return "an invalid size of clusters";
   case cudaErrorLaunchOutOfResources: return "more threads than the kernel allows";
   default: return "an error";
   }
