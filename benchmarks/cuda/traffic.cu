@@ -42,14 +42,15 @@ sums print_kernels(double least) {
     all.asked += static_cast<double>(f.asked);
     all.moved += moved;
     if (moved > 0.02 * least)
-      std::printf("|   %s | %llu | %.2f | %.2f | %.0f |\n", short_name(f.name).c_str(),
+      std::printf("|   %s | %llu | %.2f | %.2f | %.0f | %llu |\n", short_name(f.name).c_str(),
                   static_cast<unsigned long long>(f.launches), moved / least,
-                  static_cast<double>(f.asked) / least, static_cast<double>(f.instructions) * 1e-6);
+                  static_cast<double>(f.asked) / least, static_cast<double>(f.instructions) * 1e-6,
+                  static_cast<unsigned long long>(f.fewest_blocks));
   }
   return all;
 }
 void print_all(std::string const& what, double least, sums const& all) {
-  std::printf("| **%s** | %.0f | **%.2f** | %.2f | %.0f |\n", what.c_str(), all.launches, all.moved / least,
+  std::printf("| **%s** | %.0f | **%.2f** | %.2f | %.0f | |\n", what.c_str(), all.launches, all.moved / least,
               all.asked / least, all.instructions * 1e-6);
 }
 
@@ -119,11 +120,13 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
 int main(int count, char** arguments) {
   std::uint32_t const n = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 4096;
   char const* const wanted = count > 2 ? arguments[2] : nullptr;
-  std::printf("bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must "
-              "move at least; `asked`: bytes\n"
-              "that loads and stores ask for, over the same; millions of instructions of all threads.\n\n",
-              heads, channels);
-  std::printf("| kernel | launches | moved | asked | instructions |\n|---|---|---|---|---|\n");
+  std::printf(
+      "bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must "
+      "move at least; `asked`: bytes\n"
+      "that loads and stores ask for, over the same; millions of instructions of all threads; blocks of the "
+      "smallest launch.\n\n",
+      heads, channels);
+  std::printf("| kernel | launches | moved | asked | instructions | blocks |\n|---|---|---|---|---|---|\n");
   run("streaming_llm", wanted, kvmeld::preset::streaming_llm::with_sinks(), n, kept_share);
   run("h2o", wanted, kvmeld::preset::h2o::defaults(), n, kept_share);
   run("kvmerger", wanted, kvmeld::preset::kvmerger::for_budget(), n, kept_share);

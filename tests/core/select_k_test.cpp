@@ -1,5 +1,5 @@
-// select_k against a stable sort, and compact_indices and for_each_chosen against a loop; one lane and
-// several.
+// select_k against a stable sort; compact_indices, for_each_chosen and scan_values against loops; one lane
+// and several.
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/testing/lane_executor.hpp>
 
@@ -77,6 +77,23 @@ struct compact_phase {
         team, n, [&](std::uint32_t i) { return (*keys)[i] % 3 == 0; },
         [&](std::uint32_t rank, std::uint32_t i) { (*ranks)[rank] = i; });
     if (team.lane() == 0) *count = chosen;
+  }
+};
+
+struct scan_phase {
+  list* values;
+  list* sums;
+  std::uint32_t* all;
+  std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
+  std::size_t scratch_bytes(int) const { return 0; }
+  template <class Team> void operator()(Team const& team, kvmeld::tile const&) const {
+    std::uint32_t const total = kvmeld::scan_values(
+        team, static_cast<std::uint32_t>(values->size()), [&](std::uint32_t i) { return (*values)[i]; },
+        [&](std::uint32_t i, std::uint32_t before) {
+          (*sums)[i] += before;
+          (*values)[i] = 12345;  // a caller may write where it reads
+        });
+    if (team.lane() == 0) *all = total;
   }
 };
 
@@ -183,6 +200,27 @@ TEST_CASE_TEMPLATE("compact_indices keeps the order, for_each_chosen takes each 
       list visits(n, 0);
       executor.run(visit_phase{&keys, &visits}, extent, 1, any_track{});
       for (std::uint32_t i = 0; i < n; ++i) CHECK(visits[i] == (keys[i] % 3 == 0 ? 1 : 0));
+    }
+  }
+}
+
+TEST_CASE_TEMPLATE("scan_values adds up what comes before each index", Executor,
+                   kvmeld::testing::lane_executor, support::warp_executor) {
+  support::dice d(9);
+  for (std::uint32_t size : {1u, 2u, 3u, 8u}) {
+    if (std::is_same_v<Executor, support::warp_executor> && size > 3) continue;  // warps, not lanes
+    Executor executor(size);
+    for (std::uint32_t n : {0u, 1u, 4u, 31u, 32u, 33u, 200u, 1000u}) {
+      list values(n), wanted(n), sums(n, 0);
+      std::uint32_t sum = 0, all = 777;
+      for (std::uint32_t i = 0; i < n; ++i) {
+        values[i] = d.below(5);
+        wanted[i] = sum;
+        sum += values[i];
+      }
+      executor.run(scan_phase{&values, &sums, &all}, extent, 1, any_track{});
+      CHECK(sums == wanted);
+      CHECK(all == sum);
     }
   }
 }

@@ -86,6 +86,55 @@ void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::kvmerger::guarded(kvmeld::guard::probed<__half>{0.1f}), b);
 }
 
+// An engine's cooperative kernel: a template over element types, with a ref and many other members in one
+// argument. Compilers of devices have had trouble with less.
+template <class Q, class KV, class Out, class Ref> struct engine_arguments {
+  Q const *query, *gate[6];
+  Out *out, *more[6];
+  float *sums, *scratch[4], scale, epsilon, clip[4];
+  int const *tables[4], *lengths;
+  std::uint32_t layers, sequence, heads, dim, hidden, experts, steps[5];
+  bool norm, gelu, tied;
+  Ref merged;
+  KV const* shared;
+  std::uint64_t marks[4];
+};
+template <class Q, class KV, class Out, class Ref>
+__global__ void __launch_bounds__(256)
+    engine_step(__grid_constant__ engine_arguments<Q, KV, Out, Ref> const a) {
+  namespace cg = cooperative_groups;
+  cg::grid_group const grid = cg::this_grid();
+  cg::thread_block_tile<32> const warp = cg::tiled_partition<32>(cg::this_thread_block());
+  float total = 0.0f;
+  for (std::uint32_t layer = 0; layer < a.layers; ++layer) {
+    for (std::uint32_t head = blockIdx.x; head < a.merged.extent().kv_heads; head += gridDim.x) {
+      kvmeld::track const t = a.merged.where(layer, a.sequence, head);
+      for (std::uint32_t s = threadIdx.x; s < a.merged.length(t); s += blockDim.x) {
+        auto const key = a.merged.keys.locate(t, s);
+        float logit = a.merged.log_degree(t, s) + static_cast<float>(a.merged.position(t, s)) * a.epsilon;
+        for (std::uint32_t c = 0; c < a.dim; ++c) {
+          logit += kvmeld::element_traits<Q>::to_float(a.query[c]) *
+                   kvmeld::element_traits<KV>::to_float(key.base[c * key.channel_stride]);
+        }
+        total += logit * a.merged.degree(t, s) *
+                 kvmeld::element_traits<KV>::to_float(a.merged.values.locate(t, s).base[0]);
+      }
+    }
+    for (int step = 16; step > 0; step /= 2) total += warp.shfl_down(total, step);
+    grid.sync();
+  }
+  if (warp.thread_rank() == 0) a.out[blockIdx.x] = kvmeld::element_traits<Out>::from_float(total);
+}
+template <class T> using strided_ref = kvmeld::cache_ref<kvmeld::strided<T>, kvmeld::transposed<T>>;
+template <class T>
+using paged_ref =
+    kvmeld::cache_ref<kvmeld::paged<kvmeld::pool_pages<T>>, kvmeld::paged<kvmeld::pool_pages<T>>>;
+void engine_steps(engine_arguments<__half, __half, float, strided_ref<__half>> const& a,
+                  engine_arguments<float, __nv_bfloat16, __half, paged_ref<__nv_bfloat16>> const& b) {
+  engine_step<<<1, 256>>>(a);
+  engine_step<<<1, 256>>>(b);
+}
+
 // Names of kvmeld and of CUDA's headers do not meet: an engine may use both without a prefix.
 using namespace kvmeld;
 __global__ void beside_cuda(strided<half> from, strided<nv_bfloat16> into, float16* codes, half2* pairs,

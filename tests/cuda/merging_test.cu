@@ -26,3 +26,7 @@ TEST_CASE("scores of members on a device are the host's") { device_test::scores_
 TEST_CASE("merges of rows that lie anywhere, of wide rows, and of heads with one plan are the host's") {
   device_test::merges_of_shapes(cuda_device{});
 }
+
+TEST_CASE("merges in tracks that several blocks share are the host's") {
+  device_test::long_merges(cuda_device{});
+}

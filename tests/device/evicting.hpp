@@ -16,4 +16,32 @@ template <class Device> void evictions(Device const& device) {
   }
 }
 
+/// One compression of one track that is long enough for several blocks of a device to share it, and the next
+/// one a few tokens later.
+template <class T, class Device, class Policy>
+void long_track(Device const& device, char const* name, Policy const& policy, std::uint32_t tokens,
+                int units = 0) {
+  CAPTURE(std::string(name));
+  made_for const now({1, 1, 1, 1, 16, 8, tokens + 100});
+  twins<Device, T, Policy> pair(device, policy, 23, kvmeld::tuning::on);
+  pair.both([&](auto& c) { c.open(0, tokens); });
+  pair.observe(0, 4);
+  for (std::uint32_t budget : {tokens / 5 * 4 + 1, tokens / 2}) {
+    pair.both([&](auto& c) {
+      c.compress({0}, kvmeld::budget::entries(budget));
+      c.append({0}, {50});
+      c.commit({0}, {50});
+    });
+    pair.check(0, units);
+  }
+}
+
+/// Evictions in long tracks; the ledger and the rows are the host's bits.
+template <class Device> void long_evictions(Device const& device) {
+  using bfloat16 = typename Device::bfloat16;
+  long_track<bfloat16>(device, "h2o", kvmeld::preset::h2o::defaults(), brief() ? 16900 : 66000);
+  long_track<bfloat16>(device, "snapkv", kvmeld::preset::snapkv::with_window(8), 9000);
+  long_track<bfloat16>(device, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3), 9000);
+}
+
 }  // namespace device_test

@@ -1,6 +1,7 @@
 // Policies that merge: the host's plans; rows to the last bit but where exponentials weigh them.
 #pragma once
 
+#include "evicting.hpp"
 #include "twins.hpp"
 
 namespace device_test {
@@ -90,6 +91,14 @@ template <class Device> void merges_of_shapes(Device const& device) {
   for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
     same_life<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 0, tuning);
   }
+}
+
+/// Merges in tracks that several blocks of a device share.
+template <class Device> void long_merges(Device const& device) {
+  long_track<typename Device::bfloat16>(device, "chelsea", steep_chelsea(), 9000);
+  long_track<typename Device::bfloat16>(device, "d2o", kvmeld::preset::d2o::defaults(), 9000, 1);
+  long_track<typename Device::float16>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 9000, 1);
+  long_track<typename Device::float16>(device, "cam", kvmeld::preset::cam::over_streaming_llm(), 9000, 1);
 }
 
 /// Merges that follow observed thresholds.

@@ -263,6 +263,7 @@ cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** argu
       f->asked += g.moved.asked;
       f->read += g.moved.read;
       f->written += g.moved.written;
+      f->fewest_blocks = std::min<std::uint64_t>(f->fewest_blocks, l.grid.count());
     }
   });
 }

@@ -75,6 +75,7 @@ KVMELD_HD constexpr bool outgrow_caches(std::uint32_t rows, std::size_t row_byte
 /// Moves kept rows of K or V as raw bits. If `zero` is set, emptied rows become zeros.
 template <class Layout> struct compact_rows_phase {
   static constexpr std::uint32_t channel_slice = 16;
+  static constexpr bool spans_blocks = true;
   static constexpr int min_blocks = 4;  ///< blocks per multiprocessor; each waits for memory between barriers
   Layout layout;
   wave_ref wave;

@@ -75,27 +75,28 @@ template <class Keys> struct merge_members_phase {
     });
     live = team.reduce(live, op_sum{});
     if (live > members.capacity) return;  // the same for every lane
-    lane_range const mine = contiguous_range(team, n);
-    std::uint32_t sum = 0;
-    for (std::uint32_t s = mine.begin; s < mine.end; ++s) sum += list[s].source;
-    std::uint32_t begin = team.scan(sum).before;
-    for (std::uint32_t s = mine.begin; s < mine.end; ++s) {
-      std::uint32_t const count = list[s].source;
-      list[s].source = list[s].target = begin;  // cursor, and where the list begins
-      begin += count;
-    }
-    team.sync();
+    std::uint32_t longest = 0;
+    scan_values(
+        team, n, [=](std::uint32_t s) { return list[s].source; },
+        [&](std::uint32_t s, std::uint32_t begin) {
+          longest = max_of(longest, list[s].source);
+          list[s].source = list[s].target = begin;  // cursor, and where the list begins
+        });
     team.for_each(total, [&](std::uint32_t k) {
       if (k < before && !stays(k)) return;
       order[team.fetch_add(&list[place(k)].source, 1)] = k;
     });
     team.sync();
-    // Every owner's list is sorted, so that the order of atomics does not change results.
-    team.for_each(n, [&](std::uint32_t s) {
-      std::uint32_t const count = list[s].source - list[s].target;
-      if (count > 1) sort_members(order + list[s].target, count);
-    });
-    team.sync();
+    // Every owner's list is sorted, so that the order of atomics does not change results. One lane has filled
+    // the lists in order.
+    if (team.lanes() != 1) {
+      sort_lists(
+          team, order, order + members.capacity, live, team.reduce(longest, op_max{}),
+          [&](std::uint32_t k) {
+            return lane_range{list[place(k)].target, list[place(k)].source};
+          },
+          ascending{});
+    }
     move_all(team, t, fresh, order, before, live, place);
     if (team.lane() == 0) members.count[t.where.index] = live;
   }

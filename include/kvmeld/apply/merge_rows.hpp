@@ -138,16 +138,17 @@ private:
                                              std::uint32_t index, float const* weight) {
     float total[row_piece<T>::size] = {};
     for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
+      std::uint32_t const left = m.count - j;
       row_piece<T> x[pieces_in_flight];
       float w[pieces_in_flight];
       for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-        if (j + r >= m.count) break;
+        if (r >= left) continue;
         slot_t const s = m.slots[j + r];
         x[r] = rows.read(s, index);
         w[r] = weight[s];
       }
       for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-        if (j + r >= m.count) break;
+        if (r >= left) continue;
         for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
           total[c] += w[r] * element_traits<T>::to_float(x[r].x[c]);
         }

@@ -172,7 +172,7 @@ namespace detail {
 struct track_phase {
   wave_ref wave;
 
-  static constexpr bool light = true;
+  static constexpr bool light = true, spans_blocks = true;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 };

@@ -1,5 +1,6 @@
 // select_k for teams made of warps. Digits are wider, so passes are fewer. All lanes search the bins.
-// Neighbouring lanes read neighbouring keys.
+// Neighbouring lanes read neighbouring keys. (CUB selects the best of a whole device or of a fixed number per
+// block, and promises no order among equal keys.)
 #pragma once
 
 #include <kvmeld/core/bits.hpp>
@@ -50,8 +51,9 @@ template <class Team, class Key, class Mark>
 KVMELD_HD std::uint32_t select_on_warps(Team const& team, std::uint32_t n, std::uint32_t k, Key key,
                                         Mark mark) {
   constexpr std::uint32_t at_once = 4;  // keys that a lane reads before it counts them
-  std::uint32_t* const histogram = team.template scratch<std::uint32_t>(warp_digits);
-  std::uint32_t* const found = team.template scratch<std::uint32_t>(2);
+  auto const& block = team.block();     // every block counts for itself, and looks for the digit in the sums
+  std::uint32_t* const histogram = block.template scratch<std::uint32_t>(warp_digits);
+  std::uint32_t* const found = block.template scratch<std::uint32_t>(2);
   if (k == 0) return 0;
   std::uint32_t prefix = 0;
   std::uint32_t wanted = k;  // still to be found among the keys that share the prefix
@@ -60,12 +62,13 @@ KVMELD_HD std::uint32_t select_on_warps(Team const& team, std::uint32_t n, std::
     std::uint32_t const bits = min_of(warp_digit_bits, shift);
     std::uint32_t const above = shift;  // bits of the prefix begin here
     shift -= bits;
-    team.for_each(warp_digits, [&](std::uint32_t b) { histogram[b] = 0; });
-    team.sync();
-    for (std::uint32_t first = 0; first < n; first += at_once * team.lanes()) {
+    block.for_each(warp_digits, [&](std::uint32_t b) { histogram[b] = 0; });
+    block.sync();
+    std::uint32_t const lanes = team.lanes();
+    for (std::uint32_t first = team.lane(); first < n; first += at_once * lanes) {
       std::uint32_t x[at_once];
       for (std::uint32_t j = 0; j < at_once; ++j) {
-        std::uint32_t const i = first + j * team.lanes() + team.lane();
+        std::uint32_t const i = first + j * lanes;
         x[j] = i < n ? key(i) : 0;
       }
       for (std::uint32_t j = 0; j < at_once; ++j) {
@@ -74,11 +77,12 @@ KVMELD_HD std::uint32_t select_on_warps(Team const& team, std::uint32_t n, std::
       }
     }
     team.sync();
-    std::uint32_t const keys = find_digit(team, histogram, wanted, found);
+    team.add_up_blocks(histogram, warp_digits);
+    std::uint32_t const keys = find_digit(block, histogram, wanted, found);
     if (above == 32) eligible = keys;
     prefix = prefix << bits | found[0];
     wanted -= min_of(wanted, found[1]);
-    team.sync();
+    block.sync();
   }
   // Keys above the threshold are all taken; of those equal to it, the first `wanted` by index.
   std::uint32_t const threshold = prefix;

@@ -132,7 +132,8 @@ private:
   std::uint64_t bits_ = 0;
 };
 
-/// compact_indices for teams made of warps: neighbouring lanes have neighbouring indices.
+/// compact_indices for teams made of warps: neighbouring lanes have neighbouring indices. (Scans of a block
+/// in CUB take a fixed number of items, and belong to one block.)
 template <class Team, class Chosen, class Emit>
 KVMELD_HD std::uint32_t compact_on_warps(Team const& team, std::uint32_t n, Chosen chosen, Emit emit) {
   std::uint32_t count = 0, turn = 0;
@@ -255,6 +256,43 @@ KVMELD_HD std::uint32_t compact_indices(Team const& team, std::uint32_t n, Chose
   return s.total;
 }
 
+/// Calls emit(i, before) for all i < n; `before` is the sum of value(j) over all j < i. Returns the sum of
+/// all. Collective; barrier at the end. value(i) is called twice, the second time just before emit(i), and
+/// depends on no other emit.
+template <class Team, class Value, class Emit>
+KVMELD_HD std::uint32_t scan_values(Team const& team, std::uint32_t n, Value value, Emit emit) {
+  std::uint32_t sum = 0;
+  scan_result s;
+  if constexpr (has_warps<Team>::value) {
+    std::uint32_t const lane = team.lane() % warp_size;
+    visit_warp_range(team, n, [&](std::uint32_t i, bool there) { sum += there ? value(i) : 0u; });
+    s = team.scan(sum);
+    std::uint32_t before = team.shuffle(s.before, 0);
+    visit_warp_range(team, n, [&](std::uint32_t i, bool there) {
+      std::uint32_t const x = there ? value(i) : 0u;
+      std::uint32_t upto = x;  // the sum of this lane's value and those of the lanes before it
+      for (std::uint32_t step = 1; step < warp_size; step *= 2) {
+        std::uint32_t const other = team.shuffle(upto, lane - min_of(lane, step));
+        upto += lane >= step ? other : 0u;
+      }
+      if (there) emit(i, before + upto - x);
+      before += team.shuffle(upto, warp_size - 1);
+    });
+  } else {
+    lane_range const mine = contiguous_range(team, n);
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) sum += value(i);
+    s = team.scan(sum);
+    std::uint32_t before = s.before;
+    for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
+      std::uint32_t const x = value(i);
+      emit(i, before);
+      before += x;
+    }
+  }
+  team.sync();
+  return s.total;
+}
+
 /// Calls f(i) for the indices i < n with chosen(i), divided among the lanes. There is no order and no barrier
 /// at the end. `chosen` is called once per index, and nothing that it reads may depend on `f`.
 template <class Team, class Chosen, class F>
@@ -288,6 +326,15 @@ template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_ty
 template <class T, class = void> struct is_wide : std::false_type {};
 template <class T> struct is_wide<T, std::enable_if_t<T::wide>> : std::true_type {};
 
+/// Blocks that a team has at most.
+constexpr std::uint32_t most_blocks_of_team = 16;
+
+/// `spans_blocks` is an optional declaration of a phase; the default is false. One tile of such a phase goes
+/// through many entries of a track, and uses scratch little. Where there are fewer tiles than processors,
+/// devices may give a tile several blocks. `scratch_bytes` is still asked for the lanes of one block.
+template <class T, class = void> struct spans_blocks : std::false_type {};
+template <class T> struct spans_blocks<T, std::enable_if_t<T::spans_blocks>> : std::true_type {};
+
 /// `near_scratch` is an optional declaration of a phase; the default is false. The scratch of such a phase
 /// always is the nearest memory of a team, because it is small or because the caller of the launch has made
 /// sure that it fits. Devices have shorter instructions for memory that they know to be shared.
@@ -301,6 +348,7 @@ constexpr std::uint32_t team_partials = 256;
 KVMELD_HD constexpr std::size_t team_sum_scratch() { return scratch_size(team_partials * sizeof(float)); }
 
 /// The sum over i < n of term(i). Index i goes to partial i mod 256, and the partials add up in a fixed tree.
+/// (A library's reduction may add in any order; here all backends get the same bits.)
 /// `partial` is scratch of team_partials floats. Collective; barrier at the end.
 template <class Team, class Term>
 KVMELD_HD float team_sum(Team const& team, std::uint32_t n, Term term, float* partial) {

@@ -28,6 +28,11 @@ inline namespace KVMELD_ABI {
 /// - `copy_ahead(to, from)`: one lane copies 16 aligned bytes to scratch; they are there after
 ///   finish_copies() and a barrier
 /// - `finish_copies()`: one lane waits for its own copies
+/// Such a team may be several blocks. For that it has
+/// - `block()`: the lanes of the calling lane's block as a team. Its scratch is near, begins behind what the
+///   whole team has given out, and is lost when the whole team gives out more
+/// - `add_up_blocks(x, n)`: each of n numbers in such scratch becomes its sum over all blocks. Collective in
+///   the whole team; a barrier of it comes before, and there is one at the end. One block does nothing
 struct warps {};
 
 namespace detail {

@@ -162,8 +162,8 @@ template <class Q, class Keys, class Values> struct probe_cost_phase : probe_pha
 
 /// Admits the sets of a track one by one, cheapest first, while no probe changes by more than epsilon in all.
 /// Of a set that does not fit, bisection finds how many members fit: first those whose pair with the pivot
-/// changes the least. wave.candidates holds the ranks and wave.live the order. Both are free once the
-/// identifier has admitted.
+/// changes the least. wave.candidates holds the ranks and wave.live the order, wave.place is room to sort.
+/// All are free once the identifier has admitted.
 template <class Q, class Keys, class Values> struct probe_admit_phase : probe_phase<Q, Keys, Values> {
   using base = probe_phase<Q, Keys, Values>;
 
@@ -176,12 +176,14 @@ template <class Q, class Keys, class Values> struct probe_admit_phase : probe_ph
     std::uint32_t const sets = compact_indices(
         team, s.length, [&](std::uint32_t p) { return members_of(w, t.item, p).count > 1; },
         [&](std::uint32_t rank, std::uint32_t p) { order[rank] = p; });
-    if (team.lane() == 0) {
-      detail::sort_slots(order, sets, [&](slot_t a, slot_t b) {
-        return ranks[a].key < ranks[b].key || (ranks[a].key == ranks[b].key && a < b);
-      });
-    }
-    team.sync();
+    detail::sort_lists(
+        team, order, w.place + w.at(t.item, 0), sets, sets,
+        [=](slot_t) {
+          return lane_range{0, sets};
+        },
+        [=](slot_t a, slot_t b) {
+          return ranks[a].key < ranks[b].key || (ranks[a].key == ranks[b].key && a < b);
+        });
     typename base::template bench_of<Team> const bench(team, w, this->guard, this->x, t);
     for (std::uint32_t i = 0; i < sets; ++i) {
       slot_t const p = order[i];

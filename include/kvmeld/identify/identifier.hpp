@@ -255,8 +255,7 @@ template <class Identify> struct admit_phase {
   bool repeats;  ///< whether the identifier repeats
 
   static constexpr bool light = is_light<Identify>::value;
-  static constexpr bool wide = true;
-  static constexpr bool near_scratch = true;
+  static constexpr bool wide = true, near_scratch = true, spans_blocks = true;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return admit_scratch(); }
 

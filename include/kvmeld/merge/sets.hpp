@@ -85,47 +85,75 @@ KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item
   return {wave.set_member + wave.at(item, begin), s.spreads};
 }
 
-/// Sorts by `less`, which is a total order. Heap sort; for one lane.
-template <class Less> KVMELD_HD void sort_slots(slot_t* list, std::uint32_t n, Less less) {
-  auto const sift = [&](std::uint32_t root, std::uint32_t end) {
-    for (std::uint32_t child = 2 * root + 1; child < end; child = 2 * root + 1) {
-      if (child + 1 < end && less(list[child], list[child + 1])) ++child;
-      if (!less(list[root], list[child])) return;
-      slot_t const x = list[root];
-      list[root] = list[child];
-      list[child] = x;
-      root = child;
-    }
-  };
-  for (std::uint32_t i = n / 2; i-- > 0;) sift(i, n);
-  for (std::uint32_t end = n; end-- > 1;) {
-    slot_t const x = list[0];
-    list[0] = list[end];
-    list[end] = x;
-    sift(0, end);
-  }
-}
-
-/// Sorts members in ascending order. The pivot stands first. If one lane filled the list, the rest is in
-/// order, and only the pivot has to move to its place. Otherwise a heap sort follows.
-KVMELD_HD inline void sort_members(slot_t* list, std::uint32_t n) {
+/// Moves the pivot, which stands first, to its place among members in ascending order.
+KVMELD_HD inline void place_pivot(slot_t* list, std::uint32_t n) {
   for (std::uint32_t i = 1; i < n && list[i] < list[i - 1]; ++i) {
     slot_t const pivot = list[i - 1];
     list[i - 1] = list[i];
     list[i] = pivot;
   }
-  std::uint32_t ordered = 1;
-  while (ordered < n && list[ordered - 1] < list[ordered]) ++ordered;
-  if (ordered >= n) return;
-  sort_slots(list, n, [](slot_t a, slot_t b) { return a < b; });
+}
+
+/// The order of slots.
+struct ascending {
+  KVMELD_HD bool operator()(slot_t a, slot_t b) const { return a < b; }
+};
+
+/// Sorts lists that lie side by side in list[0] to list[n - 1], each by `less`, which is a total order.
+/// `list_of(x)` tells where the list of an element lies; no element comes twice. `longest` is the length of
+/// the longest list, and `room` has n words. Elements of short lists count those before them. Longer lists
+/// then merge, two runs at a time: an element finds its place in the other run by bisection. (Sorts of CUB
+/// take a fixed number of elements per thread, or are launches of their own.) Cooperative; barrier at the
+/// end.
+template <class Team, class ListOf, class Less>
+KVMELD_HD void sort_lists(Team const& team, slot_t* list, slot_t* room, std::uint32_t n,
+                          std::uint32_t longest, ListOf list_of, Less less) {
+  constexpr std::uint32_t short_run = 32;
+  slot_t *from = list, *to = room;
+  auto const place_all = [&](std::uint32_t width, auto place_of) {
+    team.for_each(n, [&](std::uint32_t k) {
+      slot_t const x = from[k];
+      lane_range const whole = list_of(x);
+      std::uint32_t const begin = whole.begin + (k - whole.begin) / width * width;
+      to[place_of(x, k, lane_range{begin, min_of(whole.end, begin + width)})] = x;
+    });
+    team.sync();
+    slot_t* const sorted = to;
+    to = from;
+    from = sorted;
+  };
+  place_all(short_run, [&](slot_t x, std::uint32_t, lane_range run) {
+    std::uint32_t before = 0;
+    for (std::uint32_t j = run.begin; j < run.end; ++j) before += less(from[j], x) ? 1u : 0u;
+    return run.begin + before;
+  });
+  for (std::uint32_t width = short_run; width < longest; width *= 2) {
+    place_all(2 * width, [&](slot_t x, std::uint32_t k, lane_range both) {
+      std::uint32_t const middle = min_of(both.end, both.begin + width);
+      lane_range const other = k < middle ? lane_range{middle, both.end} : lane_range{both.begin, middle};
+      std::uint32_t begin = other.begin, end = other.end;
+      while (begin < end) {
+        std::uint32_t const half = (begin + end) / 2;
+        if (less(from[half], x)) {
+          begin = half + 1;
+        } else {
+          end = half;
+        }
+      }
+      return k < middle ? k + begin - middle : k - middle + begin;
+    });
+  }
+  if (from == list) return;
+  team.for_each(n, [&](std::uint32_t k) { list[k] = room[k]; });
+  team.sync();
 }
 
 /// Lists the sets of `map` (the step or the plan) in set_end and set_member, and notes whether `map` changes
-/// anything.
+/// anything. The places of listed entries (wave.place) are lost, because nothing reads them any more.
 struct link_phase : track_phase {
   plan_ref map;
   bool thinned = false;  ///< sets were thinned after weighing: entries that stay may have weights
-  static constexpr bool light = false, wide = true;  ///< eight passes over the entries
+  static constexpr bool light = false, wide = true;  ///< many passes over the entries
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state const& was = wave.state[t.item];
@@ -152,33 +180,34 @@ struct link_phase : track_phase {
     for_each_chosen(team, n, joins, [&](std::uint32_t i) { team.fetch_add(&end[target[i]], 1); });
     team.sync();
     // A pivot belongs to its own set and comes first. Counts become cursors; filling turns cursors into ends.
-    lane_range const mine = contiguous_range(team, n);
-    std::uint32_t total = 0;
-    for (std::uint32_t i = mine.begin; i < mine.end; ++i) total += end[i] + (end[i] != 0 ? 1u : 0u);
-    scan_result const s = team.scan(total);
-    std::uint32_t begin = s.before;
     // One lane writes every i, because branches would cost more. A later pivot overwrites it; what stays
     // behind the last set is no member.
     bool const alone = team.lanes() == 1;
-    for (std::uint32_t i = mine.begin; i < mine.end; ++i) {
-      std::uint32_t const others = end[i], pivots = others != 0 ? 1u : 0u;
-      if ((pivots != 0) | (alone & (begin < n))) member[begin] = i;
-      end[i] = begin + pivots;
-      begin += others + pivots;
-    }
-    team.sync();
+    std::uint32_t longest = 0;
+    std::uint32_t const members = scan_values(
+        team, n, [=](std::uint32_t i) { return end[i] + (end[i] != 0 ? 1u : 0u); },
+        [&](std::uint32_t i, std::uint32_t begin) {
+          std::uint32_t const others = end[i], pivots = others != 0 ? 1u : 0u;
+          if ((pivots != 0) | (alone & (begin < n))) member[begin] = i;
+          end[i] = begin + pivots;
+          longest = max_of(longest, others + pivots);
+        });
     for_each_chosen(team, n, joins, [&](std::uint32_t i) { member[team.fetch_add(&end[target[i]], 1)] = i; });
     team.sync();
     // Every list is sorted, so that the order of atomics does not change results.
-    for_each_chosen(
-        team, n, [=](std::uint32_t i) { return end[i] > (i == 0 ? 0 : end[i - 1]) + 1; },
-        [=](std::uint32_t i) {
-          std::uint32_t const first = i == 0 ? 0 : end[i - 1];
-          sort_members(member + first, end[i] - first);
-        });
+    auto const set_of = [=](slot_t pivot) { return lane_range{pivot == 0 ? 0 : end[pivot - 1], end[pivot]}; };
+    if (alone) {
+      for_each_chosen(
+          team, n, [=](std::uint32_t i) { return end[i] > (i == 0 ? 0 : end[i - 1]) + 1; },
+          [=](std::uint32_t i) { place_pivot(member + set_of(i).begin, set_of(i).end - set_of(i).begin); });
+    } else {
+      sort_lists(
+          team, member, wave.place + wave.at(t.item, 0), members, team.reduce(longest, op_max{}),
+          [=](slot_t x) { return set_of(joins(x) ? target[x] : x); }, ascending{});
+    }
     std::uint32_t const spreads = compact_indices(
         team, n, [=](std::uint32_t i) { return fates[i] == fate::spread; },
-        [&](std::uint32_t rank, std::uint32_t i) { member[s.total + rank] = i; });
+        [&](std::uint32_t rank, std::uint32_t i) { member[members + rank] = i; });
     if (team.lane() == 0) {
       wave.state[t.item].spreads = spreads;
       wave.state[t.item].unchanged = 0;

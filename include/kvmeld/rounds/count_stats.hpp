@@ -60,7 +60,7 @@ struct weigh_mass_phase {
   wave_ref wave;
   stat_counts* counts;
 
-  static constexpr bool light = true;
+  static constexpr bool light = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
 
@@ -77,7 +77,7 @@ struct count_fates_phase {
   wave_ref wave;
   stat_counts* counts;
 
-  static constexpr bool light = true;
+  static constexpr bool light = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
 

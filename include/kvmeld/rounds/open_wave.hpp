@@ -52,6 +52,7 @@ template <class Layout> struct shield_phase {
   Layout layout;
   wave_ref wave;
 
+  static constexpr bool wide = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
@@ -75,8 +76,7 @@ struct fallback_phase {
   bool last;          ///< no further rounds follow
   bool pins_exactly;  ///< of the selector
 
-  static constexpr bool light = true;
-  static constexpr bool near_scratch = true;
+  static constexpr bool light = true, near_scratch = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 2 * select_k_scratch(); }
 
@@ -85,22 +85,25 @@ struct fallback_phase {
     std::uint32_t const excess = s.excess();
     if (excess == 0 || (s.over_budget != 0 && !last)) return;  // further rounds may still get there
     fate* const fates = wave.plan.fates + wave.plan.at(t.item, 0);
-    slot_t* const target = wave.plan.target + wave.plan.at(t.item, 0);
-    role const* const roles = wave.roles + wave.at(t.item, 0);
-    float const* const score = wave.score + wave.at(t.item, 0);
     team.sync();
+    std::uint32_t* const keys = wave.place + wave.at(t.item, 0);  // free since the identifier has admitted
     auto const evict = [&](std::uint32_t most, bool pinned) {
+      role const* const roles = wave.roles + wave.at(t.item, 0);
+      float const* const score = wave.score + wave.at(t.item, 0);
+      team.for_each(s.length, [&](std::uint32_t i) {
+        bool const free = fates[i] == fate::keep && i >= s.shielded && (roles[i] == role::pinned) == pinned;
+        keys[i] = free ? ~order_key(score[i]) : 0u;
+      });
+      team.sync();
       return select_k(
-          team, s.length, most,
-          [&](std::uint32_t i) {
-            bool const free =
-                fates[i] == fate::keep && i >= s.shielded && (roles[i] == role::pinned) == pinned;
-            return free ? ~order_key(score[i]) : 0u;
-          },
-          [&](std::uint32_t i) { fates[i] = fate::drop; });
+          team, s.length, most, [=](std::uint32_t i) { return keys[i]; },
+          [=](std::uint32_t i) { fates[i] = fate::drop; });
     };
-    std::uint32_t dropped = evict(excess, false);
-    if (dropped < excess && !pins_exactly && s.shielded <= s.limit) dropped += evict(excess - dropped, true);
+    std::uint32_t const passes = pins_exactly || s.shielded > s.limit ? 1 : 2;
+    std::uint32_t dropped = 0;
+    for (std::uint32_t pass = 0; pass < passes && dropped < excess; ++pass)
+      dropped += evict(excess - dropped, pass != 0);
+    slot_t* const target = wave.plan.target + wave.plan.at(t.item, 0);
     team.for_each(s.length, [&](std::uint32_t i) {
       if (fates[i] == fate::keep || fates[i] == fate::drop) return;
       if (fates[target[i]] != fate::drop) return;

@@ -95,7 +95,6 @@ struct note_step_phase : merge_ledger_phase {
   bool folds, folds_sums;  ///< scores fold, as sums or as maxima
   bool composes;           ///< the step is not the plan itself
   bool merges_ledger;
-  static constexpr bool light = false;  ///< as much work as three phases
 
   KVMELD_HD bool has_work() const { return folds || composes || merges_ledger; }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

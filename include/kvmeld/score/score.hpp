@@ -415,7 +415,7 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   Layouts layouts{};
   bool reads = reads_rows<Score>;  ///< of the score as it is configured
 
-  static constexpr bool light = is_light<Score>::value;
+  static constexpr bool light = is_light<Score>::value, spans_blocks = light;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const {
     std::size_t const own = scratch_of_score(score, wave.ledger.extent, lanes);

@@ -143,7 +143,7 @@ template <class Select> struct select_phase {
   bool makes_centers = false;  ///< whether the selector makes centres; read where tracks share a budget
 
   static constexpr bool light = is_light<Select>::value;
-  static constexpr bool near_scratch = true;
+  static constexpr bool near_scratch = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_scratch(); }
 

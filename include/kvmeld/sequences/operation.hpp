@@ -132,6 +132,7 @@ struct operation {
 
 /// Runs an operation on all tracks of its sequences.
 template <class Operation> struct tracks_phase : detail::sequence_phase {
+  static constexpr bool spans_blocks = !Operation::writes_few;
   Operation operation;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {

@@ -1,4 +1,4 @@
-// A block of threads as a team: the device's form of exec/team.hpp.
+// A block of threads, or the blocks of a cluster, as a team: the device's form of exec/team.hpp.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
@@ -14,48 +14,108 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// A block of `Size` threads as a team; `Size` is a multiple of 32. Every thread of the block is a lane and
-/// makes its own block_team for the same tile. All lanes make the same collective calls.
-template <int Size> class block_team {
-public:
-  static constexpr int block_size = Size;  ///< threads of the block
+namespace detail {
+
+/// What a thread does in a cluster: a group of blocks that run at the same time and reach each other's shared
+/// memory (from compute capability 9.0 on). A launch without clusters has clusters of one block.
+struct cluster {
+  /// Number of this block in its cluster.
+  __device__ static std::uint32_t rank() {
+    std::uint32_t x = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
+#endif
+    return x;
+  }
+  /// Number of blocks in the cluster.
+  __device__ static std::uint32_t blocks() {
+    std::uint32_t x = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(x));
+#endif
+    return x;
+  }
+  /// Waits for all threads of the cluster. Orders their accesses to global and shared memory.
+  __device__ static void sync() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+  }
+  /// Where the object that `p` points to in this block's shared memory lies in block `rank`.
+  template <class T> __device__ static T* in_block(T* p, [[maybe_unused]] std::uint32_t rank) {
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.u64 %0, %0, %1;" : "+l"(p) : "r"(rank));
+#endif
+    return p;
+  }
+};
+
+/// Shared memory of the collective calls of a team.
+template <int Size> struct team_storage {
   /// CUB's reduction over the block.
-  using reduction = cub::BlockReduce<std::uint32_t, block_size>;
+  using reduction = cub::BlockReduce<std::uint32_t, Size>;
   /// CUB's exclusive prefix sum over the block.
-  using prefix_sum = cub::BlockScan<std::uint32_t, block_size>;
+  using prefix_sum = cub::BlockScan<std::uint32_t, Size>;
 
-  /// Shared memory of the collective calls.
-  struct storage {
-    union {
-      typename reduction::TempStorage reduce;
-      typename prefix_sum::TempStorage scan;
-    };
-    std::uint32_t result;  ///< of a reduction, where all lanes read it
+  union {
+    typename reduction::TempStorage reduce;
+    typename prefix_sum::TempStorage scan;
   };
+  std::uint32_t of_block;  ///< result of this block, where its lanes read it
+  /// Result of this block, where the lanes of all blocks read it. Calls use both in turn.
+  std::uint32_t of_cluster[2];
+};
 
-  /// `scratch` belongs to the block alone, lies in shared or global memory, and is 64-byte aligned.
-  __device__ block_team(std::byte* scratch, storage& shared)
-      : first_(scratch), next_(scratch), storage_(shared) {}
+}  // namespace detail
 
-  __device__ std::uint32_t lane() const { return threadIdx.x; }
-  __device__ std::uint32_t lanes() const { return block_size; }
-  __device__ void sync() const { __syncthreads(); }
+/// A block of `Size` threads as a team; `Size` is a multiple of 32. Every thread of the block is a lane and
+/// makes its own block_team for the same tile. All lanes make the same collective calls. If `Spans` is true,
+/// all blocks of a cluster are one team, whose scratch lies in the first of them. Their number is a power of
+/// two, at most 16.
+template <int Size, bool Spans = false> class block_team {
+public:
+  static constexpr int block_size = Size;  ///< threads of a block
+  /// Shared memory of the collective calls.
+  using storage = detail::team_storage<block_size>;
+
+  /// `scratch` belongs to the block alone, is 64-byte aligned, and lies in shared memory. If the team is one
+  /// block, it may also lie in global memory.
+  __device__ block_team(std::byte* scratch, storage& shared) : scratch_(scratch), storage_(shared) {
+    if (blocks() != 1) sync();  // no block reaches into another one before that one runs
+  }
+
+  __device__ std::uint32_t lane() const { return rank() * block_size + threadIdx.x; }
+  __device__ std::uint32_t lanes() const { return blocks() * block_size; }
+  __device__ void sync() const {
+    if (blocks() == 1)
+      __syncthreads();
+    else
+      detail::cluster::sync();
+  }
   template <class Op> __device__ std::uint32_t reduce(std::uint32_t x, Op op) const {
-    std::uint32_t const all = reduction(storage_.reduce).Reduce(x, op);
-    if (threadIdx.x == 0) storage_.result = all;
+    std::uint32_t const all = typename storage::reduction(storage_.reduce).Reduce(x, op);
+    if (blocks() != 1) return over_blocks(from_blocks(all), op);
+    if (threadIdx.x == 0) storage_.of_block = all;
     __syncthreads();
-    std::uint32_t const result = storage_.result;
+    std::uint32_t const result = storage_.of_block;
     __syncthreads();  // the next call may reuse the storage
     return result;
   }
   __device__ scan_result scan(std::uint32_t x) const {
     scan_result s{};
-    prefix_sum(storage_.scan).ExclusiveSum(x, s.before, s.total);
-    __syncthreads();
+    typename storage::prefix_sum(storage_.scan).ExclusiveSum(x, s.before, s.total);
+    if (blocks() == 1) {
+      __syncthreads();
+      return s;
+    }
+    std::uint32_t const total = from_blocks(s.total);
+    bool const precedes = threadIdx.x % warp_size % blocks() < rank();
+    s.before += over_blocks(precedes ? total : 0, op_sum{});
+    s.total = over_blocks(total, op_sum{});
     return s;
   }
   template <class F> __device__ void for_each(std::uint32_t n, F f) const {
-    for (std::uint32_t i = threadIdx.x; i < n; i += block_size) f(i);
+    for (std::uint32_t i = lane(); i < n; i += lanes()) f(i);
   }
   __device__ std::uint32_t fetch_add(std::uint32_t* where, std::uint32_t x) const {
     return atomicAdd(where, x);
@@ -90,18 +150,60 @@ public:
   }
   __device__ void finish_copies() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+  __device__ block_team<Size> block() const { return {scratch_ + used_, storage_}; }
+  /// A lane reads and writes its elements in all blocks, and no other lane does.
+  __device__ void add_up_blocks(std::uint32_t* x, std::uint32_t n) const {
+    if (blocks() == 1) return;
+    for_each(n, [&](std::uint32_t i) {
+      std::uint32_t sum = 0;
+      for (std::uint32_t b = 0; b < blocks(); ++b) sum += *detail::cluster::in_block(x + i, b);
+      for (std::uint32_t b = 0; b < blocks(); ++b) *detail::cluster::in_block(x + i, b) = sum;
+    });
+    sync();
+  }
+
   template <class T> __device__ T* scratch(std::size_t n) const {
-    std::byte* const p = next_;
-    next_ += scratch_size(n * sizeof(T));
-    return reinterpret_cast<T*>(p);
+    T* const own = reinterpret_cast<T*>(scratch_ + used_);
+    used_ += scratch_size(n * sizeof(T));
+    return Spans ? detail::cluster::in_block(own, 0) : own;
   }
 
   /// From now on `scratch` gives out the same memory again. A barrier comes first.
-  __device__ void reuse_scratch() const { next_ = first_; }
+  __device__ void reuse_scratch() const { used_ = 0; }
 
 private:
-  std::byte* first_;
-  mutable std::byte* next_;
+  /// Number of this block in the team, and how many blocks the team has.
+  __device__ std::uint32_t rank() const {
+    if constexpr (Spans)
+      return detail::cluster::rank();
+    else
+      return 0;
+  }
+  __device__ std::uint32_t blocks() const {
+    if constexpr (Spans)
+      return detail::cluster::blocks();
+    else
+      return 1;
+  }
+
+  /// Thread 0 of each block gives a number. Every thread gets that of one block, and each warp those of all.
+  /// The storage of the call before the last is free again, because all blocks have met since.
+  __device__ std::uint32_t from_blocks(std::uint32_t x) const {
+    std::uint32_t& mine = storage_.of_cluster[calls_++ % 2];
+    if (threadIdx.x == 0) mine = x;
+    detail::cluster::sync();
+    return *detail::cluster::in_block(&mine, threadIdx.x % warp_size % blocks());
+  }
+  /// Combines the numbers of all blocks. Collective in a warp.
+  template <class Op> __device__ std::uint32_t over_blocks(std::uint32_t x, Op op) const {
+    for (std::uint32_t step = 1; step < blocks(); step *= 2)
+      x = op(x, shuffle(x, threadIdx.x % warp_size ^ step));
+    return x;
+  }
+
+  std::byte* scratch_;  ///< of this block
+  mutable std::size_t used_ = 0;
+  mutable std::uint32_t calls_ = 0;
   storage& storage_;
 };
 

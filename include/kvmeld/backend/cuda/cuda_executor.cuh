@@ -49,34 +49,67 @@ template <class Phase>
 struct min_blocks<Phase, std::enable_if_t<Phase::min_blocks != 0>>
     : std::integral_constant<int, Phase::min_blocks> {};
 
-/// A block runs the tiles blockIdx.x, blockIdx.x + gridDim.x, ... of a phase; tiles are counted item by item.
-/// Where `scratch` is null, the block's scratch is shared memory; phases with near_scratch always have it
-/// there.
+/// A team runs the tiles t, t + teams, ... of a phase; tiles are counted item by item. A team is a block, or
+/// a cluster of blocks if the phase spans blocks. Where `scratch` is null, the team's scratch is shared
+/// memory; phases with near_scratch always have it there.
 template <class Phase, class Source>
 __global__ void __launch_bounds__(block_of<Phase>, min_blocks<Phase>::value)
     run_tiles(__grid_constant__ Phase const phase, __grid_constant__ Source const source,
               std::uint32_t per_item, std::uint32_t items, std::byte* scratch, std::size_t scratch_bytes) {
   extern __shared__ __align__(64) std::byte shared[];
-  using team_type = block_team<block_of<Phase>>;
+  constexpr bool spans = spans_blocks<Phase>::value;
+  using team_type = block_team<block_of<Phase>, spans>;
   __shared__ typename team_type::storage collective;
   std::byte* own = shared;
   if constexpr (!has_near_scratch<Phase>::value) {
     if (scratch != nullptr) own = scratch + blockIdx.x * scratch_bytes;
   }
-  std::uint32_t item = blockIdx.x / per_item, index = blockIdx.x % per_item;
+  std::uint32_t first = blockIdx.x, teams = gridDim.x;
+  if constexpr (spans) {
+    first /= cluster::blocks();
+    teams /= cluster::blocks();
+  }
+  std::uint32_t item = first / per_item, index = first % per_item;
   while (item < items) {
     if (!source.idle(item)) {
       team_type const team(own, collective);
       phase(team, tile{source.where(item), item, index});
-      __syncthreads();
+      team.sync();
     }
-    item += gridDim.x / per_item;
-    index += gridDim.x % per_item;
+    item += teams / per_item;
+    index += teams % per_item;
     if (index >= per_item) {
       index -= per_item;
       ++item;
     }
   }
+}
+
+/// The largest power of two that is not above n; n is not 0.
+inline std::uint32_t floor_power(std::uint32_t n) {
+  std::uint32_t power = 1;
+  while (power <= n / 2) power *= 2;
+  return power;
+}
+
+/// The most blocks that a cluster of this kernel can have; 1 where the kernel was compiled for devices
+/// without clusters. Asked once per kernel, of the device that runs it first.
+template <class Phase, class Source> std::uint32_t largest_cluster() {
+  static std::uint32_t const most = [&] {
+    auto const* const kernel = reinterpret_cast<void const*>(run_tiles<Phase, Source>);
+    cudaFuncAttributes is{};
+    if (cudaFuncGetAttributes(&is, kernel) != cudaSuccess || is.ptxVersion < 90) return 1u;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(kvmeld::most_blocks_of_team);
+    launch.blockDim = dim3(block_of<Phase>);
+    launch.dynamicSmemBytes = 40 * 1024;
+    int blocks = 1;
+    if (cudaOccupancyMaxPotentialClusterSize(&blocks, kernel, &launch) != cudaSuccess) blocks = 1;
+    cudaGetLastError();  // a refusal only means that teams stay small
+    return floor_power(static_cast<std::uint32_t>(max_of(1, blocks)));
+  }();
+  return most;
 }
 
 }  // namespace detail
@@ -151,10 +184,12 @@ public:
   /// With tuning off every phase runs in its generic form. Its plans are those of the host's generic forms.
   explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
       : stream_(stream), resource_(std::move(resource)), tuning_(t) {
-    int device = 0, processors = 0, shared = 0;
+    int device = 0, processors = 0, shared = 0, clusters = 0;
     note(cudaGetDevice(&device));
     note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    note(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device));
+    has_clusters_ = clusters != 0;
     processors_ = static_cast<std::uint32_t>(processors);
     // Leaves room for the shared memory of collective calls, and for what the runtime reserves per block.
     max_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
@@ -177,6 +212,7 @@ public:
     std::swap(retired_, other.retired_);
     std::swap(processors_, other.processors_);
     std::swap(max_shared_, other.max_shared_);
+    std::swap(has_clusters_, other.has_clusters_);
     std::swap(launches_, other.launches_);
     std::swap(error_, other.error_);
     return *this;
@@ -274,7 +310,12 @@ public:
                                   static_cast<int>(max_shared_)));
       }
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
-      start(kernel, grid, block, bytes, phase, source, per_item, items, nullptr, 0);
+      std::uint32_t blocks = 1;
+      if constexpr (spans_blocks<Phase>::value) {
+        blocks = blocks_per_tile(total, extent.capacity, block);
+        if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>());
+      }
+      start(kernel, {grid, blocks, block}, bytes, phase, source, per_item, items, nullptr, 0);
     } else if constexpr (has_near_scratch<Phase>::value) {
       note(cudaErrorInvalidConfiguration);
     } else {
@@ -284,8 +325,8 @@ public:
       }
       if (status const s = reserve(bytes); !s.ok()) return;
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, blocks()));
-      start(kernel, grid, block, 0, phase, source, per_item, items, static_cast<std::byte*>(scratch_.data()),
-            bytes);
+      start(kernel, {grid, 1, block}, 0, phase, source, per_item, items,
+            static_cast<std::byte*>(scratch_.data()), bytes);
     }
   }
 
@@ -325,18 +366,44 @@ private:
     detail::number_packet<Most> packet;
     packet.count = count;
     for (std::uint32_t j = 0; j < count; ++j) packet.numbers[j] = numbers[j];
-    start(detail::write_numbers<Most>, 1, 128, 0, packet, to);
+    start(detail::write_numbers<Most>, {1, 1, 128}, 0, packet, to);
   }
+
+  /// How many blocks work on a tile: as many as leave no multiprocessor idle, if the track is long enough to
+  /// be shared. 1 on devices without clusters.
+  std::uint32_t blocks_per_tile(std::uint64_t tiles, std::uint32_t capacity, int block) const {
+    constexpr std::uint32_t entries_per_lane = 4;
+    if (!has_clusters_) return 1;
+    std::uint64_t const useful = capacity / (entries_per_lane * static_cast<std::uint32_t>(block));
+    return detail::floor_power(static_cast<std::uint32_t>(max_of<std::uint64_t>(
+        1, min_of<std::uint64_t>(most_blocks_of_team, min_of(processors_ / tiles, useful)))));
+  }
+
+  /// The form of a launch.
+  struct grid_form {
+    std::uint32_t teams, blocks_per_team;
+    int block;
+  };
 
   /// Launches the kernel and notes the launch's own error. cudaGetLastError might report one of an earlier
   /// call that somebody else made.
   template <class... Parameters>
-  void start(void (*kernel)(Parameters...), std::uint32_t grid, int block, std::size_t shared,
+  void start(void (*kernel)(Parameters...), grid_form form, std::size_t shared,
              std::enable_if_t<true, Parameters> const&... arguments) const {
     void* all[] = {const_cast<void*>(static_cast<void const*>(&arguments))...};
     ++launches_;
-    note(cudaLaunchKernel(reinterpret_cast<void const*>(kernel), dim3(grid),
-                          dim3(static_cast<std::uint32_t>(block)), all, shared, stream_));
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = form.blocks_per_team;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(form.teams * form.blocks_per_team);
+    launch.blockDim = dim3(static_cast<std::uint32_t>(form.block));
+    launch.dynamicSmemBytes = shared;
+    launch.stream = stream_;
+    launch.attrs = &cluster;
+    launch.numAttrs = form.blocks_per_team > 1 ? 1 : 0;
+    note(cudaLaunchKernelExC(&launch, reinterpret_cast<void const*>(kernel), all));
   }
 
   /// Keeps outgrown memory, because graphs may have captured its address.
@@ -353,6 +420,7 @@ private:
   memory scratch_;
   std::uint32_t processors_ = 1;
   std::size_t max_shared_ = 0;
+  bool has_clusters_ = false;
   mutable std::size_t launches_ = 0;
   mutable cudaError_t error_ = cudaSuccess;
 };

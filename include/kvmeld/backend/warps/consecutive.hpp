@@ -72,7 +72,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
   bool first_pass, last_pass;
   std::uint32_t near_size;  ///< entries whose reach is copied to scratch
 
-  static constexpr bool near_scratch = true;
+  static constexpr bool near_scratch = true, spans_blocks = true;
   static constexpr bool to_budget = std::is_same_v<Admit, kvmeld::admit::exact_budget>;
 
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -88,7 +88,7 @@ template <class Admit, class Layout> struct settle_sets_phase {
     reach_table const table(wave, t.item);
     reaching_sets<Layout> const sets(untuned.rows, wave, t, table, untuned.identify.break_at_gap);
     using cut = typename reaching_sets<Layout>::cut;
-    typename reaching_sets<Layout>::buffers const scratch(team, near_size);
+    typename reaching_sets<Layout>::buffers const scratch(team, s.live_count, near_size);
     if constexpr (to_budget) {
       std::uint32_t const others = s.alive - s.live_count;
       std::uint32_t const wanted = s.limit > others ? s.limit - others : 1;

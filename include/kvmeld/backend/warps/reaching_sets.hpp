@@ -34,25 +34,31 @@ public:
         table_(table),
         break_at_gap_(break_at_gap) {}
 
-  /// Scratch of a team.
+  /// Scratch of a team for a track of n live entries.
   struct buffers {
     std::uint32_t* ends;    ///< [lanes + 1] per segment, the end of the next set for a lane that comes from
                             ///< newer entries
     std::uint32_t* counts;  ///< [reach_window + 1] how many entries have this reach
-    std::uint8_t* near;     ///< [near_size] the reach of the first entries for the threshold of the call
-    std::uint32_t near_size;
+    std::uint32_t near_first,
+        near_count;      ///< the segments of the lanes of this block, as far as there is room
+    std::uint8_t* near;  ///< [near_count] the reach of these entries for the threshold of the call
 
-    /// Bytes for teams of `lanes` lanes.
+    /// Bytes for teams whose blocks have `lanes` lanes.
     static std::size_t bytes(std::uint32_t lanes, std::uint32_t near_size) {
-      return scratch_size((std::size_t{lanes} + 1) * sizeof(std::uint32_t)) +
+      return scratch_size((std::size_t{most_blocks_of_team} * lanes + 1) * sizeof(std::uint32_t)) +
              scratch_size((reach_window + 1) * sizeof(std::uint32_t)) + scratch_size(near_size);
     }
     template <class Team>
-    KVMELD_HD buffers(Team const& team, std::uint32_t size)
+    KVMELD_HD buffers(Team const& team, std::uint32_t n, std::uint32_t near_size)
         : ends(team.template scratch<std::uint32_t>(team.lanes() + 1)),
-          counts(team.template scratch<std::uint32_t>(reach_window + 1)),
-          near(team.template scratch<std::uint8_t>(size)),
-          near_size(size) {}
+          counts(team.template scratch<std::uint32_t>(reach_window + 1)) {
+      auto const& block = team.block();
+      std::uint32_t const first_lane = team.lane() - block.lane();
+      near_first = segment_of(n, first_lane, team.lanes()).begin;
+      std::uint32_t const end = segment_of(n, first_lane + block.lanes() - 1, team.lanes()).end;
+      near_count = min_of(near_size, end - near_first);
+      near = block.template scratch<std::uint8_t>(near_size);
+    }
   };
 
   /// The reach of entries for one threshold.
@@ -62,13 +68,14 @@ public:
     std::uint32_t bar;  ///< order_key of the threshold
     buffers const& scratch;
     KVMELD_HD std::uint32_t reach(std::uint32_t entry) const {
-      return entry < scratch.near_size ? scratch.near[entry] : table.get(entry, threshold);
+      std::uint32_t const i = entry - scratch.near_first;  // beyond near_count for entries of other blocks
+      return i < scratch.near_count ? scratch.near[i] : table.get(entry, threshold);
     }
-    /// Copies the reach of `n` entries to the scratch, where it costs little to follow one set after the
-    /// other. Cooperative; barrier at the end.
-    template <class Team> KVMELD_HD void gather(Team const& team, std::uint32_t n) const {
-      team.for_each(min_of(n, scratch.near_size), [&](std::uint32_t i) {
-        scratch.near[i] = static_cast<std::uint8_t>(table.get(i, threshold));
+    /// Copies reach to the scratch, where it costs little to follow one set after the other. Cooperative;
+    /// barrier at the end.
+    template <class Team> KVMELD_HD void gather(Team const& team) const {
+      team.block().for_each(scratch.near_count, [&](std::uint32_t i) {
+        scratch.near[i] = static_cast<std::uint8_t>(table.get(scratch.near_first + i, threshold));
       });
       team.sync();
     }
@@ -79,7 +86,7 @@ public:
   /// every lane enters its segment where the lane of the newer segment left off (one segment a turn at
   /// worst).
   template <class Team> KVMELD_HD bool enough(Team const& team, cut const& c, std::uint32_t wanted) const {
-    c.gather(team, n_);
+    c.gather(team);
     if (mostly_long(team, c, wanted) && most_sets(team, c) < wanted) return false;
     std::uint32_t found = 0;
     if (!settle(team, c, found)) return walk(team, c, wanted, [](std::uint32_t, std::uint32_t) {}) >= wanted;
@@ -90,7 +97,7 @@ public:
   /// Cooperative; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t each(Team const& team, cut const& c, Visit visit) const {
-    c.gather(team, n_);
+    c.gather(team);
     std::uint32_t found = 0;
     if (!settle(team, c, found)) {
       return walk(team, c, ~0u, [&](std::uint32_t oldest, std::uint32_t newest) {
@@ -204,13 +211,15 @@ private:
     return !apart(entry) && order_key(similarity(entry, newest)) > c.bar;
   }
 
-  /// The segment of the calling lane. It is long enough for chains to meet in it; lanes that are left over
-  /// have none.
-  template <class Team> KVMELD_HD lane_range segment(Team const& team) const {
+  /// The segment of a lane. It is long enough for chains to meet in it; lanes that are left over have none.
+  KVMELD_HD static lane_range segment_of(std::uint32_t n, std::uint32_t lane, std::uint32_t lanes) {
     constexpr std::uint32_t least = 64;
-    std::uint32_t const size = max_of(least, ceil_div(n_, team.lanes()));
-    std::uint32_t const begin = min_of(n_, team.lane() * size);
-    return {begin, min_of(n_, begin + size)};
+    std::uint32_t const size = max_of(least, ceil_div(n, lanes));
+    std::uint32_t const begin = min_of(n, lane * size);
+    return {begin, min_of(n, begin + size)};
+  }
+  template <class Team> KVMELD_HD lane_range segment(Team const& team) const {
+    return segment_of(n_, team.lane(), team.lanes());
   }
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
