@@ -72,6 +72,7 @@ device::device() {
                                            : kind::shuffled;
   if (!seed.empty()) machine_.seed = static_cast<std::uint32_t>(std::stoul(seed));
   if (!setting("EMULATOR_PROCESSORS").empty()) processors = std::stoul(setting("EMULATOR_PROCESSORS"));
+  if (!setting("EMULATOR_DEVICES").empty()) devices = std::stoi(setting("EMULATOR_DEVICES"));
   memory_.look_for_races = setting("EMULATOR_RACES") != "off";
   log_ = setting("EMULATOR_LOG") == "on";
   std::atexit(at_exit);
@@ -237,6 +238,7 @@ cudaError_t device::attributes(void const* host, cudaFuncAttributes& to) {
 cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** arguments, std::size_t shared,
                            cudaStream_t s, unsigned cluster) {
   if (sticky_ != cudaSuccess) return sticky_;
+  if (of(s) != &default_ && of(s)->device != current) return last(cudaErrorInvalidResourceHandle);
   emulator::launch l;
   l.kernel = &f;
   l.grid = {grid.x, grid.y, grid.z};

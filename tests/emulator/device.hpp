@@ -19,6 +19,7 @@
 struct CUstream_st {
   std::deque<std::function<void()>> work;
   bool blocking = true;  ///< in order with the default stream
+  int device = 0;        ///< the current one when it was made
   CUgraph_st* capture = nullptr;
   bool broken = false;  ///< the capture met what cannot be captured
 };
@@ -90,6 +91,7 @@ public:
   std::uint64_t next_event = 0;
   std::vector<kernel_figures> take_figures();
   std::size_t processors = 132;  ///< multiprocessors that programs are told of
+  int devices = 1, current = 0;  ///< how many devices programs are told of; all have the same memory
 
 private:
   device();

@@ -69,6 +69,7 @@ public:
   /// Captures `calls()`, with every kernel that it launches on the executor's stream, and launches the graph.
   /// Forgets what was recorded before.
   template <class Calls> status record(Calls calls) {
+    auto const current = executor_.on_device();
     forget();
     record_.begin_recording();
     joint_launch all(record_);
@@ -202,6 +203,7 @@ private:
   void write_lists() { executor_.write(static_cast<std::uint32_t*>(places_.data()), record_.numbers()); }
   /// Enqueues the lists and launches the graph. Returns why that failed, or an empty string.
   std::string launch(char const* during, joint_launch& all) {
+    auto const current = executor_.on_device();
     write_lists();
     std::string problem;
     check(during, "cudaGraphLaunch", cudaGraphLaunch(ready_, executor_.stream()), problem);

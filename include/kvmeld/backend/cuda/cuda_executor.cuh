@@ -137,6 +137,7 @@ public:
   /// Enqueues the copy. If an earlier copy is under way, this one overwrites it in stream order. A copy
   /// larger than all before waits for the earlier one, then allocates.
   template <class Executor> void begin(Executor& executor, void const* from, std::size_t bytes) {
+    auto const current = executor.on_device();
     if (there_ == nullptr) executor.note(cudaEventCreateWithFlags(&there_, cudaEventDisableTiming));
     if (bytes > bytes_) {
       if (data_ != nullptr) {
@@ -173,7 +174,8 @@ private:
 /// allocates scratch when a phase first needs more than shared memory has, unless `reserve` was called
 /// before. It keeps errors of the runtime: `error()` is the first one. Copies are independent and use the
 /// same stream. The stream must outlive all copies and the memory that they allocated, because that memory is
-/// freed in stream order. The stream's device must be current when an executor is made and in every call.
+/// freed in stream order. The stream's device must be current when an executor is made. Later calls may come
+/// from threads that have another device current.
 template <class Resource = async_resource> class cuda_executor : public recordable_executor {
 public:
   using memory = device_memory<Resource>;
@@ -183,23 +185,10 @@ public:
 
   /// With tuning off every phase runs in its generic form. Its plans are those of the host's generic forms.
   explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
-      : stream_(stream), resource_(std::move(resource)), tuning_(t) {
-    int device = 0, processors = 0, shared = 0, clusters = 0;
-    note(cudaGetDevice(&device));
-    note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-    note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    note(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device));
-    has_clusters_ = clusters != 0;
-    processors_ = static_cast<std::uint32_t>(processors);
-    // Leaves room for the shared memory of collective calls, and for what the runtime reserves per block.
-    max_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
-    if (error_ != cudaSuccess) return;
-    memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
-    if (lists.data() == nullptr) lacks_lists(staged_numbers);
-    staging_ = detail::staging_ring<memory>(std::move(lists));
-  }
+      : cuda_executor(stream, std::move(resource), t, current_device()) {}
   /// Copies stream, resource and tuning. The copy has staging and scratch of its own.
-  cuda_executor(cuda_executor const& other) : cuda_executor(other.stream_, other.resource_, other.tuning_) {}
+  cuda_executor(cuda_executor const& other)
+      : cuda_executor(other.stream_, other.resource_, other.tuning_, other.device_) {}
   /// Takes over everything from the other executor.
   cuda_executor(cuda_executor&&) = default;
   /// Swaps with `other`, which then frees what this object held.
@@ -210,6 +199,7 @@ public:
     std::swap(staging_, other.staging_);
     std::swap(scratch_, other.scratch_);
     std::swap(retired_, other.retired_);
+    std::swap(device_, other.device_);
     std::swap(processors_, other.processors_);
     std::swap(max_shared_, other.max_shared_);
     std::swap(has_clusters_, other.has_clusters_);
@@ -236,8 +226,14 @@ public:
   /// Lanes of the phases that read or write rows.
   int lanes() const { return detail::usual_block; }
 
-  memory allocate(std::size_t bytes) const { return memory(resource_, bytes, stream_); }
-  void clear(void* to, std::size_t bytes) const { note(cudaMemsetAsync(to, 0, bytes, stream_)); }
+  memory allocate(std::size_t bytes) const {
+    auto const current = on_device();
+    return memory(resource_, bytes, stream_);
+  }
+  void clear(void* to, std::size_t bytes) const {
+    auto const current = on_device();
+    note(cudaMemsetAsync(to, 0, bytes, stream_));
+  }
   /// Passes pieces of up to some 64 KB as launch arguments, so that nothing waits and a graph can capture
   /// them. Larger pieces, and sizes that are no multiple of 4 bytes, are copied, and the call waits.
   void upload(void* to, void const* host, std::size_t bytes) const {
@@ -246,11 +242,13 @@ public:
       write(static_cast<std::uint32_t*>(to),
             {static_cast<std::uint32_t const*>(host), bytes / sizeof(std::uint32_t)});
     } else {
+      auto const current = on_device();
       note(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_));
       note(cudaStreamSynchronize(stream_));
     }
   }
   void download(void* host, void const* from, std::size_t bytes) const {
+    auto const current = on_device();
     note(cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream_));
     note(cudaStreamSynchronize(stream_));
   }
@@ -296,6 +294,7 @@ public:
     std::uint64_t const total = std::uint64_t{per_item} * items;
     constexpr int block = detail::block_of<Phase>;
     std::size_t const bytes = phase.scratch_bytes(block);
+    auto const current = on_device();
     if (rehearses()) {
       if (!make_room(bytes)) lacks(bytes);
       return;
@@ -333,6 +332,7 @@ public:
   /// Writes numbers to device memory, as arguments of launches. Nothing waits, and `list` may change as soon
   /// as the call returns.
   void write(std::uint32_t* to, index_list list) const {
+    auto const current = on_device();
     for (std::size_t i = 0; i < list.size(); i += detail::many_numbers) {
       auto const count =
           static_cast<std::uint32_t>(min_of<std::size_t>(detail::many_numbers, list.size() - i));
@@ -343,7 +343,31 @@ public:
     }
   }
 
+  /// Makes the executor's device current while the result lives.
+  detail::device_guard on_device() const { return detail::device_guard(device_); }
+
 private:
+  cuda_executor(cudaStream_t stream, Resource resource, tuning t, int device)
+      : stream_(stream), resource_(std::move(resource)), tuning_(t), device_(device) {
+    auto const current = on_device();
+    int processors = 0, shared = 0, clusters = 0;
+    note(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device_));
+    note(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_));
+    note(cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device_));
+    processors_ = static_cast<std::uint32_t>(processors);
+    has_clusters_ = clusters != 0;
+    // Leaves room for the shared memory of collective calls, and for what the runtime reserves per block.
+    max_shared_ = shared > 8192 ? static_cast<std::size_t>(shared) - 8192 : 0;
+    if (error_ != cudaSuccess) return;
+    memory lists = allocate(staged_numbers * sizeof(std::uint32_t));
+    if (lists.data() == nullptr) lacks_lists(staged_numbers);
+    staging_ = detail::staging_ring<memory>(std::move(lists));
+  }
+  static int current_device() {
+    int device = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) cudaGetLastError();  // the next call of the runtime reports it
+    return device;
+  }
   /// Refuses a list for missing memory. Where exceptions are off, `error()` reports it.
   void lacks_lists(std::size_t numbers) const {
     note(cudaErrorMemoryAllocation);
@@ -415,6 +439,7 @@ private:
   cudaStream_t stream_;
   Resource resource_;
   tuning tuning_;
+  int device_;
   std::vector<memory> retired_;
   detail::staging_ring<memory> staging_;
   memory scratch_;

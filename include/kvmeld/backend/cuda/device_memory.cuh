@@ -12,6 +12,27 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+namespace detail {
+
+/// Makes a device the calling thread's current one for a scope. Costs a query if it is that already.
+class device_guard {
+public:
+  explicit device_guard(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess || before_ == device || cudaSetDevice(device) != cudaSuccess)
+      before_ = -1;
+  }
+  ~device_guard() {
+    if (before_ >= 0) cudaSetDevice(before_);
+  }
+  device_guard(device_guard const&) = delete;
+  device_guard& operator=(device_guard const&) = delete;
+
+private:
+  int before_ = -1;  ///< the device to return to; -1: none
+};
+
+}  // namespace detail
+
 /// The default resource: cudaMallocAsync. A resource is a copyable value with
 ///   void* allocate(std::size_t bytes, cudaStream_t)             256-byte aligned; null where there is none
 ///   void deallocate(void*, std::size_t bytes, cudaStream_t)
@@ -61,12 +82,14 @@ public:
   device_memory(Resource resource, std::size_t bytes, cudaStream_t stream)
       : resource_(std::move(resource)), stream_(stream), bytes_(bytes) {
     if (bytes_ == 0) return;
+    cudaGetDevice(&device_);
     data_ = resource_->allocate(bytes_, stream_);
     if (data_ == nullptr) bytes_ = 0;
   }
   /// A deep copy, on the same stream.
   device_memory(device_memory const& other) {
     if (other.data_ == nullptr) return;
+    detail::device_guard const current(other.device_);
     *this = device_memory(*other.resource_, other.bytes_, other.stream_);
     if (data_ != nullptr) cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice, stream_);
   }
@@ -74,18 +97,22 @@ public:
   device_memory(device_memory&& other) noexcept
       : resource_(std::move(other.resource_)),
         stream_(other.stream_),
+        device_(other.device_),
         data_(std::exchange(other.data_, nullptr)),
         bytes_(std::exchange(other.bytes_, 0)) {}
   /// Swaps with `other`, which then frees the memory that this object held.
   device_memory& operator=(device_memory other) noexcept {
     std::swap(resource_, other.resource_);
     std::swap(stream_, other.stream_);
+    std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
   ~device_memory() {
-    if (data_ != nullptr) resource_->deallocate(data_, bytes_, stream_);
+    if (data_ == nullptr) return;
+    detail::device_guard const current(device_);
+    resource_->deallocate(data_, bytes_, stream_);
   }
 
   void* data() const { return data_; }
@@ -94,6 +121,7 @@ public:
 private:
   std::optional<Resource> resource_;  // a resource need not be default-constructible
   cudaStream_t stream_ = nullptr;
+  int device_ = 0;  ///< the current one when the memory was allocated
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
