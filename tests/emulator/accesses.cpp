@@ -188,7 +188,7 @@ void begin_copy(thread& t, instruction const& i) {
   std::byte* const to =
       t.where->shared() + static_cast<std::uint32_t>(t.r[i.slot[0]] + static_cast<std::uint64_t>(i.number));
   auto* const from = reinterpret_cast<std::byte*>(t.r[i.slot[8]]);
-  t.copies.push_back({to, from, 16, t.copy_group, &i});
+  t.where->begin_copy(t, i, to, from, 16);
 }
 
 }  // namespace

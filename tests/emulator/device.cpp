@@ -70,6 +70,9 @@ device::device() {
   machine_.threads = order == "forward"    ? kind::forward
                      : order == "backward" ? kind::backward
                                            : kind::shuffled;
+  using landing = emulator::machine::landing;
+  std::string const copies = setting("EMULATOR_COPIES");
+  machine_.copies = copies == "late" ? landing::late : copies == "early" ? landing::early : landing::shuffled;
   if (!seed.empty()) machine_.seed = static_cast<std::uint32_t>(std::stoul(seed));
   if (!setting("EMULATOR_PROCESSORS").empty()) processors = std::stoul(setting("EMULATOR_PROCESSORS"));
   if (!setting("EMULATOR_DEVICES").empty()) devices = std::stoi(setting("EMULATOR_DEVICES"));

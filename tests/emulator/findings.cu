@@ -84,6 +84,28 @@ __global__ void no_wait_for_copy(float const* from, float* out) {
   __syncthreads();  // the copies may be under way still
   out[threadIdx.x] = s[threadIdx.x];
 }
+/// Two stages: while one is read, the other is filled. Without the barrier behind the reading, a lane that is
+/// ahead fills the stage that others still read.
+template <bool Barrier> __global__ void pipeline(float const* from, int steps, float* out) {
+  __shared__ __align__(16) float s[2][128];
+  auto const fetch = [&](int step) {
+    auto const to = static_cast<unsigned>(__cvta_generic_to_shared(s[step % 2] + 4 * threadIdx.x));
+    float const* const row = from + 128 * step + 4 * threadIdx.x;
+    if (step < steps)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(row) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  fetch(0);
+  float sum = 0;
+  for (int step = 0; step < steps; ++step) {
+    fetch(step + 1);
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    __syncwarp();
+    for (unsigned i = 0; i < 128; i += 32) sum += s[step % 2][i + (threadIdx.x ^ 5)];
+    if (Barrier) __syncwarp();
+  }
+  out[threadIdx.x] = sum;
+}
 __global__ void fill(int* x, int value) { x[threadIdx.x] = value; }
 
 // ---- clusters -----------------------------------------------------------------------------------
@@ -329,6 +351,17 @@ int known_results() {
   auto got = host_copy(out, 128);
   for (unsigned i = 0; i < 128; ++i) wrong += expect(got[i] == 2 * from[i], "an asynchronous copy");
 
+  int const steps = 5;
+  std::vector<float> rows(128 * steps);
+  for (unsigned i = 0; i < rows.size(); ++i) rows[i] = noise(i);
+  pipeline<true><<<1, 32>>>(device_copy(rows), steps, out);
+  got = host_copy(out, 32);
+  for (unsigned i = 0; i < 32; ++i) {
+    float sum = 0;
+    for (unsigned k = i ^ 5; k < rows.size(); k += 32) sum += rows[k];
+    wrong += expect(got[i] == sum, "a pipeline of copies");
+  }
+
   unsigned* const words = device_copy(std::vector<unsigned>(192));
   lanes<<<1, 32>>>(words);
   auto const w = host_copy(words, 192);
@@ -508,6 +541,9 @@ int run(std::string const& name) {
     for (auto const& [mistake, kernel] : of) {
       if (name == mistake) launch_clusters(kernel, 2, 4, 32, out);
     }
+  } else if (name == "refilled") {
+    pipeline<false>
+        <<<1, 32>>>(device_copy(std::vector<float>(640, 1.0f)), 5, device_copy(std::vector<float>(32)));
   } else if (name == "assertion") {
     asserts<<<1, 32>>>(x, 8);
   } else if (name == "freed") {

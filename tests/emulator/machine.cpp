@@ -305,6 +305,18 @@ void block::access(thread& t, instruction const& i, memory::access a, std::byte*
   stop(t, i, "an address that is no memory of the device");
 }
 
+void block::land(thread& t, thread::copy const& c) {
+  access(t, *c.at, memory::access::load, const_cast<std::byte*>(c.from), c.bytes, nullptr);
+  std::memcpy(c.to, c.from, c.bytes);
+}
+void block::begin_copy(thread& t, instruction const& i, std::byte* to, std::byte const* from,
+                       unsigned bytes) {
+  bool const now = m_.copies == machine::landing::early ||
+                   (m_.copies == machine::landing::shuffled && (random() >> 30 & 1) != 0);
+  t.copies.push_back({to, from, bytes, t.copy_group, &i, now});
+  access(t, i, memory::access::copy_begins, to, bytes, m_.device_.contains(from) ? from : nullptr);
+  if (now) land(t, t.copies.back());
+}
 void block::finish_copies(thread& t, std::size_t groups) {
   std::size_t kept = 0;
   for (thread::copy const& c : t.copies) {
@@ -312,9 +324,8 @@ void block::finish_copies(thread& t, std::size_t groups) {
       t.copies[kept++] = c;
       continue;
     }
-    access(t, *c.at, memory::access::load, const_cast<std::byte*>(c.from), c.bytes, nullptr);
-    access(t, *c.at, memory::access::store, c.to, c.bytes, c.from);
-    std::memcpy(c.to, c.from, c.bytes);
+    if (!c.landed) land(t, c);
+    access(t, *c.at, memory::access::copy_ends, c.to, c.bytes, c.from);
   }
   t.copies.resize(kept);
 }

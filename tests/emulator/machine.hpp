@@ -51,6 +51,7 @@ struct thread {
     unsigned bytes;
     std::size_t group;
     instruction const* at;
+    bool landed;
   };
   std::vector<copy> copies;  ///< asynchronous ones that nobody has waited for
   std::size_t copy_group = 0;
@@ -106,7 +107,10 @@ public:
   void report(function const& kernel, std::string const& place, std::string const& what);
   std::size_t findings() const { return findings_; }
 
+  enum class landing { late, early, shuffled };
+
   order threads = order::shuffled;
+  landing copies = landing::shuffled;  ///< when asynchronous copies take place
   std::uint32_t seed = 1;
 
 private:
@@ -139,7 +143,9 @@ public:
   void enter(thread& t, function const& f, call_site const* call, instruction const* back);
   void leave(thread& t);
   void print(thread& t, call_site const& c);
-  /// Asynchronous copies of the thread's first groups take place.
+  /// An asynchronous copy takes place now, or when its thread waits for it.
+  void begin_copy(thread& t, instruction const& i, std::byte* to, std::byte const* from, unsigned bytes);
+  /// Ends asynchronous copies of the thread's first groups.
   void finish_copies(thread& t, std::size_t groups);
   [[noreturn]] void stop(thread const& t, instruction const& i, std::string const& what) const;
   std::uint64_t steps() const { return steps_; }
@@ -147,6 +153,7 @@ public:
 private:
   friend class cluster;
   void run_thread(thread& t);
+  void land(thread& t, thread::copy const& c);
   void visit_other(thread& t, instruction const& i, block& owner);
   void check_visits() const;
   bool run_warp(std::size_t warp);

@@ -166,15 +166,22 @@ memory::visit memory::joined(visit const& before, agent const& who) {
 std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint32_t used, agent const& who,
                            void const* stored) {
   std::size_t const at = index(p);
-  bool unknown = false;
+  bool const loads = a == access::load || a == access::atomic;
+  bool unknown = false, copied_to = false;
   for (std::size_t i = 0; i < bytes; ++i) {
     std::uint8_t& s = states_[at + i];
     if (!(s & allocated)) throw fault("not allocated: " + place(base_ + at + i));
-    if (a != access::store && !(s & written) && (used >> i & 1)) unknown = true;
+    if (used >> i & 1) {
+      if (loads && !(s & written)) unknown = true;
+      if (s & copying) copied_to = true;
+    }
     if (a != access::load) s |= written;
   }
-  traffic_.asked += bytes;
-  if (a != access::store && read_in_[at / sector] != launch_) {
+  if (a >= access::copy_begins)
+    std::memset(states_ + at, a == access::copy_begins ? allocated | written | copying : allocated | written,
+                bytes);
+  if (a != access::copy_begins) traffic_.asked += bytes;
+  if (loads && read_in_[at / sector] != launch_) {
     read_in_[at / sector] = launch_;
     traffic_.read += sector;
   }
@@ -185,13 +192,15 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
   std::string problem;
   if (unknown && !who.may_read_anything) problem = "reads what nobody wrote: " + place(p);
   if (!look_for_races) return problem;
+  if (copied_to && a != access::copy_ends)
+    problem = "races with a write, of an asynchronous copy that nobody waited for: " + place(p);
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!(used >> i & 1)) continue;
     visits& v = visits_[at + i];
     bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
     bool bad = !both_atomic && !ordered(v.write, who);
     // The same value from several threads is a habit that devices honour.
-    if (bad && a == access::store && stored != nullptr &&
+    if (bad && a != access::atomic && stored != nullptr &&
         static_cast<std::byte const*>(stored)[i] == base_[at + i])
       bad = false;
     if (bad) problem = "races with a write: " + place(base_ + at + i);

@@ -41,7 +41,8 @@ struct traffic {
 /// while races are looked for, its last reader and writer.
 class memory {
 public:
-  enum class access { load, store, atomic };
+  /// An asynchronous copy stores at any time between its beginning and the wait that ends it.
+  enum class access { load, store, atomic, copy_begins, copy_ends };
 
   memory();
   ~memory();
@@ -80,7 +81,7 @@ public:
   bool look_for_races = true;
 
 private:
-  enum state : std::uint8_t { allocated = 1, written = 2 };
+  enum state : std::uint8_t { allocated = 1, written = 2, copying = 4 };
   /// Who else visited, not in order with the last: lanes of its warp, warps of its block, blocks of its
   /// cluster, other clusters.
   enum mark : std::uint8_t { atomically = 1, lanes = 2, warps = 4, blocks = 8, clusters = 16 };
