@@ -163,12 +163,38 @@ cudaError_t device::enqueue(cudaStream_t s, std::function<void()> work) {
         return last(cudaErrorStreamCaptureImplicit);
       }
       finish(other);
+      join(s, clock(other));
     }
   } else if (s->blocking) {
     finish(&default_);
+    join(s, clock(&default_));
   }
-  s->work.push_back(std::move(work));
+  join(s, host_);
+  s->work.push_back({{s->number, ++s->enqueued, s->before}, std::move(work)});
   return cudaSuccess;
+}
+
+clock_of_streams device::clock(cudaStream_t s) {
+  s = of(s);
+  clock_of_streams c = *s->before;
+  c.reach(s->number, s->enqueued);
+  return c;
+}
+void device::join(cudaStream_t s, clock_of_streams const& before) {
+  s = of(s);
+  if (s->before->covers(before)) return;
+  auto joined = std::make_shared<clock_of_streams>(*s->before);
+  joined->join(before);
+  s->before = std::move(joined);
+}
+void device::host_waited(cudaStream_t s) { host_.join(clock(s)); }
+void device::host_waited_for_all() {
+  host_waited(nullptr);
+  for (cudaStream_t s : streams_) host_waited(s);
+}
+void device::touched(char const* call, void const* p, std::size_t bytes, bool writes) {
+  std::string const problem = memory_.touched(p, bytes, writes);
+  if (!problem.empty()) machine_.report("a stream", call, problem);
 }
 
 void device::run_next(cudaStream_t s) {
@@ -176,7 +202,8 @@ void device::run_next(cudaStream_t s) {
   s->work.pop_front();
   if (sticky_ != cudaSuccess) return;
   try {
-    work();
+    memory_.begin_work(work.when);
+    work.run();
   } catch (fault const& f) {
     std::fprintf(stderr, "emulated device: %s\n", f.what());
     sticky_ = cudaErrorIllegalAddress;

@@ -17,7 +17,15 @@
 
 /// Work in order. A graph's capture takes what is enqueued meanwhile.
 struct CUstream_st {
-  std::deque<std::function<void()>> work;
+  struct piece {
+    emulator::stamp when;
+    std::function<void()> run;
+  };
+  std::deque<piece> work;
+  std::uint32_t number = 0, enqueued = 0;  ///< of the stream, and of its last work
+  /// What comes before the next work.
+  std::shared_ptr<emulator::clock_of_streams const> before =
+      std::make_shared<emulator::clock_of_streams const>();
   bool blocking = true;  ///< in order with the default stream
   int device = 0;        ///< the current one when it was made
   CUgraph_st* capture = nullptr;
@@ -32,6 +40,7 @@ struct CUgraphExec_st {
 struct CUevent_st {
   std::uint64_t recorded = 0, reached = 0;
   CUstream_st* stream = nullptr;
+  emulator::clock_of_streams before;  ///< what it was recorded behind
   double milliseconds = 0;
 };
 
@@ -54,7 +63,10 @@ public:
 
   // streams
   cudaStream_t of(cudaStream_t s) { return s == nullptr || s == cudaStreamLegacy ? &default_ : s; }
-  void add(cudaStream_t s) { streams_.push_back(s); }
+  void add(cudaStream_t s) {
+    streams_.push_back(s);
+    s->number = ++numbered_;
+  }
   void remove(cudaStream_t s);
   bool capturing() const;
   /// Behind what is in the stream, or into its capture.
@@ -62,6 +74,15 @@ public:
   std::uint64_t waits = 0;  ///< calls in which the host waits for the device
   void finish(cudaStream_t s);
   void finish_all();
+  /// Work behind this call comes behind all that is in the stream, or in all streams, or before a clock.
+  void host_waited(cudaStream_t s);
+  void host_waited_for_all();
+  void host_waited(clock_of_streams const& before) { host_.join(before); }
+  /// All that is in the stream now.
+  clock_of_streams clock(cudaStream_t s);
+  void join(cudaStream_t s, clock_of_streams const& before);
+  /// What the current work, a copy or the like, does to memory.
+  void touched(char const* call, void const* p, std::size_t bytes, bool writes);
   /// A single piece of work, so that who asks again and again gets there.
   void advance(cudaStream_t s);
   /// For calls that no capture allows: marks open captures as broken.
@@ -112,6 +133,8 @@ private:
   kernel_figures all_;  ///< of those taken too
   CUstream_st default_;
   std::vector<cudaStream_t> streams_;
+  std::uint32_t numbered_ = 0;
+  clock_of_streams host_;  ///< work that the host knows to be done
   cudaError_t sticky_ = cudaSuccess, last_ = cudaSuccess;
   bool log_ = false;
 };

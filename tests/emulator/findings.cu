@@ -495,11 +495,56 @@ int laziness() {
   return wrong;
 }
 
+struct two_streams {
+  cudaStream_t a = nullptr, b = nullptr;
+  cudaEvent_t done = nullptr;
+  two_streams() {
+    cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&done, cudaEventDisableTiming);
+  }
+};
+
+// Streams that wait for each other in every way that there is.
+int streams() {
+  int wrong = 0;
+  two_streams s;
+  int *x = nullptr, *y = device_copy(std::vector<int>(64));
+  for (int round = 0; round < 3; ++round) {
+    cudaMallocAsync(&x, 64 * sizeof(int), s.a);
+    fill<<<1, 32, 0, s.a>>>(x, 1 + round);
+    fill<<<1, 32, 0, s.b>>>(y + 1, 5);  // another place of the same sector
+    fill<<<1, 1, 0, s.a>>>(y, 6);
+    cudaEventRecord(s.done, s.a);
+    cudaStreamWaitEvent(s.b, s.done, 0);
+    reads_nothing<<<1, 32, 0, s.b>>>(x, y);
+    cudaMemcpyAsync(x + 32, y, 32 * sizeof(int), cudaMemcpyDeviceToDevice, s.b);
+    cudaFreeAsync(x, s.b);
+    cudaStreamSynchronize(s.b);
+    fill<<<1, 1, 0, s.a>>>(y + 1, 7);  // the host knows that b is done
+    cudaEventRecord(s.done, s.a);
+    cudaEventSynchronize(s.done);
+    auto const got = host_copy(y, 32);
+    wrong += expect(got[0] == 1 + round && got[1] == 7, "streams that wait for each other");
+  }
+  // Blocking streams and the default stream.
+  cudaStream_t blocking = nullptr;
+  cudaStreamCreate(&blocking);
+  fill<<<1, 32, 0, blocking>>>(y, 1);
+  fill<<<1, 32>>>(y, 2);
+  fill<<<1, 1, 0, blocking>>>(y, 3);
+  cudaMemset(y + 1, 0, sizeof(int));
+  auto const got = host_copy(y, 32);
+  wrong += expect(got[0] == 3 && got[1] == 0 && got[2] == 2, "the default stream");
+  return wrong;
+}
+
 int run(std::string const& name) {
   int* const x = device_copy(std::vector<int>(64));
   int* unwritten = nullptr;
   cudaMalloc(&unwritten, 64 * sizeof(int));
   if (name == "results") return known_results();
+  if (name == "streams") return streams();
   if (name == "laziness") return laziness();
   if (name == "past_the_end")
     past_the_end<<<1, 32>>>(x, 40);
@@ -544,6 +589,24 @@ int run(std::string const& name) {
   } else if (name == "refilled") {
     pipeline<false>
         <<<1, 32>>>(device_copy(std::vector<float>(640, 1.0f)), 5, device_copy(std::vector<float>(32)));
+  } else if (name.rfind("streams_", 0) == 0) {
+    two_streams const s;
+    int* const y = device_copy(std::vector<int>(64));
+    if (name == "streams_memset")
+      cudaMemset(x, 0, 256);
+    else
+      fill<<<1, 32, 0, s.a>>>(x, 1);
+    if (name == "streams_kernels") reads_nothing<<<1, 32, 0, s.b>>>(x, y);
+    if (name == "streams_copy") cudaMemcpyAsync(y, x, 128, cudaMemcpyDeviceToDevice, s.b);
+    if (name == "streams_free") cudaFreeAsync(x, s.b);
+    if (name == "streams_memset") reads_nothing<<<1, 32, 0, s.b>>>(x, y);
+    if (name == "streams_late_event") {
+      fill<<<1, 32, 0, s.b>>>(y, 1);
+      cudaEventRecord(s.done, s.b);
+      fill<<<1, 32, 0, s.b>>>(x, 2);  // behind the event
+      cudaStreamWaitEvent(s.a, s.done, 0);
+      reads_nothing<<<1, 32, 0, s.a>>>(x, y);
+    }
   } else if (name == "assertion") {
     asserts<<<1, 32>>>(x, 8);
   } else if (name == "freed") {

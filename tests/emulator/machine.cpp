@@ -6,12 +6,11 @@
 
 namespace emulator {
 
-void machine::report(function const& kernel, std::string const& place, std::string const& what) {
+void machine::report(std::string const& kernel, std::string const& place, std::string const& what) {
   ++findings_;
   std::string const kind = what.substr(0, what.find(':'));
-  if (!known_.insert(kernel.name + place + kind).second) return;
-  std::fprintf(stderr, "emulated device: %s: %s\n  in %s\n", place.c_str(), what.c_str(),
-               kernel.name.c_str());
+  if (!known_.insert(kernel + place + kind).second) return;
+  std::fprintf(stderr, "emulated device: %s: %s\n  in %s\n", place.c_str(), what.c_str(), kernel.c_str());
 }
 
 launch_figures machine::run(launch const& l) {
@@ -24,8 +23,8 @@ launch_figures machine::run(launch const& l) {
   while (shared_.size() < l.cluster)
     shared_.push_back(static_cast<std::byte*>(device_.allocate(shared, "shared")));
   if (threads_.size() < l.block.count() * l.cluster) threads_.resize(l.block.count() * l.cluster);
-  device_.begin_launch();
   std::uint32_t const first = blocks_;
+  device_.begin_launch(first);
   std::size_t const n = l.grid.count() / l.cluster, row = l.grid.x / l.cluster;
   launch_figures out;
   std::size_t step = 1, at = 0;  // clusters in an order of their own: a stride that meets each of them once
@@ -248,7 +247,7 @@ void block::visit_other(thread& t, instruction const& i, block& owner) {
     return ", thread " + std::to_string(t.who.thread) + " of block " + std::to_string(index_.x);
   };
   if (!t.met)
-    m_.report(*l_.kernel, place(t, i),
+    m_.report(l_.kernel->name, place(t, i),
               "shared memory of a block that may not run yet: no barrier of the cluster lies between" +
                   who());
   if (!owner.foreign_ || owner.foreign_->arrivals < t.who.arrivals)
@@ -257,7 +256,7 @@ void block::visit_other(thread& t, instruction const& i, block& owner) {
 }
 void block::check_visits() const {
   if (foreign_ && foreign_->arrivals >= waits_)
-    m_.report(*l_.kernel, foreign_->place,
+    m_.report(l_.kernel->name, foreign_->place,
               "shared memory of a block that may have ended: no barrier of the cluster lies between" +
                   foreign_->thread);
 }
@@ -273,7 +272,7 @@ void block::access(thread& t, instruction const& i, memory::access a, std::byte*
                                                                      : nullptr;
     if (owner != nullptr) {
       who.first_block = who.block - who.rank;  // earlier clusters had it
-      who.may_read_anything = true;
+      who.in_shared = true;
       if (owner != this) visit_other(t, i, *owner);
     }
     std::string problem;
@@ -283,7 +282,7 @@ void block::access(thread& t, instruction const& i, memory::access a, std::byte*
       stop(t, i, f.what());
     }
     if (!problem.empty())
-      m_.report(*l_.kernel, place(t, i),
+      m_.report(l_.kernel->name, place(t, i),
                 problem + ", thread " + std::to_string(t.who.thread) + " of block " +
                     std::to_string(index_.x));
     return;

@@ -104,7 +104,7 @@ public:
 
   memory& device() { return device_; }
   /// Notes a finding once for each place in a kernel and each kind of finding.
-  void report(function const& kernel, std::string const& place, std::string const& what);
+  void report(std::string const& kernel, std::string const& place, std::string const& what);
   std::size_t findings() const { return findings_; }
 
   enum class landing { late, early, shuffled };

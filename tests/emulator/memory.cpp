@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace emulator {
 namespace {
@@ -48,7 +49,7 @@ void* memory::allocate(std::size_t bytes, char const* kind) {
     at = next_;
     next_ += room;
   }
-  pieces_[at] = {bytes, kind};
+  pieces_[at] = {bytes, kind, history_.serial()};
   std::memset(states_ + at, allocated, bytes);
   std::memset(base_ + at, nothing, bytes);
   return base_ + at;
@@ -124,8 +125,42 @@ bool memory::cluster_waited(visit const& before, agent const& who) {
   return static_cast<std::int16_t>(who.waits - before.arrivals) > 0;
 }
 
-bool memory::ordered(visit const& before, agent const& who) {
-  if (before.block < who.first_block) return true;  // an earlier launch
+// Of an earlier launch, or of an earlier owner of the memory.
+bool memory::kernel_came_before(std::uint32_t block, std::size_t at) const {
+  if (block < history_.ordered_blocks()) return true;
+  auto const piece = pieces_.upper_bound(at);
+  return piece == pieces_.begin() || history_.before(block, std::prev(piece)->second.since);
+}
+history::range const* memory::open(std::byte const* p, std::size_t bytes, bool writes) const {
+  for (history::range const& r : history_.open()) {
+    if (!r.meets(p, bytes) || !(r.writes || writes)) continue;
+    auto const piece = pieces_.upper_bound(index(p));
+    if (piece != pieces_.begin() && r.serial > std::prev(piece)->second.since) return &r;
+  }
+  return nullptr;
+}
+
+std::string memory::touched(void const* p, std::size_t bytes, bool writes) {
+  if (!look_for_races || bytes == 0 || !contains(p)) return {};
+  auto const* const begin = static_cast<std::byte const*>(p);
+  std::size_t const at = index(p);
+  std::string problem;
+  if (open(begin, bytes, writes) != nullptr)
+    problem = "not in order with a copy of another stream: " + place(p);
+  if (history_.ordered_blocks() != ~std::uint32_t{0}) {
+    for (std::size_t i = 0; i < bytes && problem.empty(); ++i) {
+      visits const& v = visits_[at + i];
+      if (!kernel_came_before(v.write.block, at + i) || (writes && !kernel_came_before(v.read.block, at + i)))
+        problem = "not in order with a kernel of another stream: " + place(begin + i);
+    }
+  }
+  history_.touched(begin, bytes, writes);
+  return problem;
+}
+
+bool memory::ordered(visit const& before, agent const& who, std::size_t at) const {
+  if (before.block < who.first_block)  // an earlier launch
+    return before.block < history_.ordered_blocks() || who.in_shared || kernel_came_before(before.block, at);
   if (before.block != who.block || (before.marks & (blocks | clusters))) {
     bool const one_cluster = before.block - before.rank == who.block - who.rank && !(before.marks & clusters);
     return one_cluster && cluster_waited(before, who);
@@ -190,24 +225,30 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
     traffic_.written += sector;
   }
   std::string problem;
-  if (unknown && !who.may_read_anything) problem = "reads what nobody wrote: " + place(p);
+  if (unknown && !who.in_shared) problem = "reads what nobody wrote: " + place(p);
   if (!look_for_races) return problem;
   if (copied_to && a != access::copy_ends)
     problem = "races with a write, of an asynchronous copy that nobody waited for: " + place(p);
+  if (!history_.open().empty() && !who.in_shared && open(base_ + at, bytes, a != access::load) != nullptr)
+    problem = "not in order with a copy of another stream: " + place(p);
+  auto const whose = [&](visit const& v) {
+    return v.block < who.first_block ? std::string(", of another stream's kernel: ") : std::string(": ");
+  };
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!(used >> i & 1)) continue;
     visits& v = visits_[at + i];
     bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
-    bool bad = !both_atomic && !ordered(v.write, who);
+    bool bad = !both_atomic && !ordered(v.write, who, at + i);
     // The same value from several threads is a habit that devices honour.
     if (bad && a != access::atomic && stored != nullptr &&
         static_cast<std::byte const*>(stored)[i] == base_[at + i])
       bad = false;
-    if (bad) problem = "races with a write: " + place(base_ + at + i);
+    if (bad) problem = "races with a write" + whose(v.write) + place(base_ + at + i);
     if (a == access::load) {
       v.read = joined(v.read, who);
     } else {
-      if (!ordered(v.read, who)) problem = "writes what another thread reads: " + place(base_ + at + i);
+      if (!ordered(v.read, who, at + i))
+        problem = "writes what another thread reads" + whose(v.read) + place(base_ + at + i);
       v.write = joined(v.write, who);
       if (a == access::atomic) v.write.marks |= atomically;
     }

@@ -1,6 +1,8 @@
 // The emulated device's memory: what is allocated, what was written, and by whom.
 #pragma once
 
+#include "history.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -26,9 +28,9 @@ struct agent {
   /// At barriers of the cluster. They order what came before an arrival with what comes after the wait, and
   /// nothing of what lies between.
   std::uint16_t arrivals = 0, waits = 0;
-  /// Of shared memory: kernels fill a tile partly and multiply it whole, and what comes of the rest is no
-  /// result. It is no number, so that one which does come into a result shows.
-  bool may_read_anything = false;
+  /// Shared memory may be read where nobody wrote: kernels fill a tile partly and multiply it whole, and what
+  /// comes of the rest is no result. It is no number, so that one which does come into a result shows.
+  bool in_shared = false;
 };
 
 /// Bytes that kernels moved, 32-byte sectors counted once a launch.
@@ -53,6 +55,11 @@ public:
   void* allocate(std::size_t bytes, char const* kind);
   /// False if `p` is nothing that was allocated.
   bool free(void* p);
+  /// Of an allocation; 0 if `p` is none.
+  std::size_t bytes_of(void const* p) const {
+    auto const it = contains(p) ? pieces_.find(index(p)) : pieces_.end();
+    return it == pieces_.end() ? 0 : it->second.bytes;
+  }
   /// Allocated again, nothing written.
   void renew(void* p);
   bool contains(void const* p) const {
@@ -72,10 +79,16 @@ public:
   /// words, empty if nothing; throws `fault` where no device would go on.
   std::string kernel(access a, void const* p, std::size_t bytes, std::uint32_t used, agent const& who,
                      void const* stored);
-  void begin_launch() {
+  /// The work that makes the next accesses.
+  void begin_work(stamp const& s) { history_.begin(s); }
+  void begin_launch(std::uint32_t first_block) {
     ++launch_;
+    history_.launched(first_block);
     traffic_ = {};
   }
+  /// A copy or the like, of the current work. Returns what other work, in no order with it, does with these
+  /// bytes; empty if nothing.
+  std::string touched(void const* p, std::size_t bytes, bool writes);
   traffic const& moved() const { return traffic_; }
 
   bool look_for_races = true;
@@ -100,9 +113,12 @@ private:
   struct piece {
     std::size_t bytes;
     char const* kind;
+    std::uint32_t since;  ///< the history's serial number
   };
   static bool cluster_waited(visit const& before, agent const& who);
-  static bool ordered(visit const& before, agent const& who);
+  bool ordered(visit const& before, agent const& who, std::size_t at) const;
+  bool kernel_came_before(std::uint32_t block, std::size_t at) const;
+  history::range const* open(std::byte const* p, std::size_t bytes, bool writes) const;
   /// The last visit, with marks for those before that it is not in order with.
   static visit joined(visit const& before, agent const& who);
   std::size_t index(void const* p) const {
@@ -116,6 +132,7 @@ private:
   std::uint32_t *read_in_ = nullptr, *written_in_ = nullptr;  ///< the launch that last touched a sector
   std::uint32_t launch_ = 0;
   traffic traffic_;
+  history history_;
   std::size_t next_ = 256;
   std::map<std::size_t, piece> pieces_;            ///< by their first byte
   std::multimap<std::size_t, std::size_t> spare_;  ///< given back, by size

@@ -21,6 +21,12 @@ double now() {
       .count();
 }
 
+void wait_for_all() {
+  ++gpu().waits;
+  gpu().finish_all();
+  gpu().host_waited_for_all();
+}
+
 // Calls that a test wants to fail.
 bool refused(char const* call) {
   char const* const name = std::getenv("EMULATOR_REFUSES");
@@ -32,6 +38,8 @@ void copy(void* to, void const* from, std::size_t bytes) {
   auto& m = gpu().memory();
   m.require(from, bytes, "a copy reads");
   m.require(to, bytes, "a copy writes");
+  gpu().touched("cudaMemcpy", from, bytes, false);
+  gpu().touched("cudaMemcpy", to, bytes, true);
   std::memmove(to, from, bytes);
   m.copied(to, from, bytes);
 }
@@ -152,8 +160,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t cudaDeviceSynchronize() {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
-  ++gpu().waits;
-  gpu().finish_all();
+  wait_for_all();
   return gpu().last(cudaSuccess);
 }
 cudaError_t cudaGetLastError() { return gpu().take_last(); }
@@ -186,8 +193,7 @@ cudaError_t cudaMalloc(void** p, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* p) {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
-  ++gpu().waits;
-  gpu().finish_all();
+  wait_for_all();
   return gpu().last(p == nullptr || gpu().memory().free(p) ? cudaSuccess : cudaErrorInvalidValue);
 }
 cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t s) {
@@ -196,11 +202,14 @@ cudaError_t cudaMallocAsync(void** p, std::size_t bytes, cudaStream_t s) {
     return gpu().last(cudaErrorStreamCaptureUnsupported);  // a node of a graph; not emulated
   }
   *p = bytes == 0 ? nullptr : gpu().memory().allocate(bytes, "global");
-  return gpu().last(bytes == 0 || *p != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (bytes != 0 && *p == nullptr) return gpu().last(cudaErrorMemoryAllocation);
+  // Other streams may use it behind this.
+  return gpu().last(gpu().enqueue(s, [p = *p, bytes] { gpu().touched("cudaMallocAsync", p, bytes, true); }));
 }
 cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
   if (p == nullptr) return cudaSuccess;
   return gpu().enqueue(s, [p] {
+    gpu().touched("cudaFreeAsync", p, gpu().memory().bytes_of(p), true);
     if (!gpu().memory().free(p)) throw emulator::fault("cudaFreeAsync of what was not allocated");
   });
 }
@@ -214,8 +223,7 @@ cudaError_t cudaMallocHost(void** p, std::size_t bytes) {
 cudaError_t cudaHostAlloc(void** p, std::size_t bytes, unsigned) { return cudaMallocHost(p, bytes); }
 cudaError_t cudaFreeHost(void* p) {
   if (gpu().forbidden_now()) return gpu().last(cudaErrorStreamCaptureUnsupported);
-  ++gpu().waits;
-  gpu().finish_all();
+  wait_for_all();
   gpu().pinned.erase(static_cast<std::byte*>(p));
   std::free(p);
   return gpu().last(cudaSuccess);
@@ -239,6 +247,7 @@ cudaError_t cudaMemcpyAsync(void* to, void const* from, std::size_t bytes, cudaM
   if (e == cudaSuccess && !captured && !m.contains(to) && !gpu().is_pinned(to)) {
     ++gpu().waits;
     gpu().finish(s);
+    gpu().host_waited(s);
   }
   return gpu().last(e);
 }
@@ -247,11 +256,13 @@ cudaError_t cudaMemcpy(void* to, void const* from, std::size_t bytes, cudaMemcpy
   cudaError_t const e = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
   ++gpu().waits;
   gpu().finish(nullptr);
+  gpu().host_waited(nullptr);
   return gpu().last(e);
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t s) {
   return gpu().enqueue(s, [=] {
     gpu().memory().require(to, bytes, "cudaMemset writes");
+    gpu().touched("cudaMemset", to, bytes, true);
     std::memset(to, value, bytes);
     gpu().memory().wrote(to, bytes);
   });
@@ -282,15 +293,20 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   ++gpu().waits;
   if (gpu().of(s)->blocking) gpu().finish(nullptr);
   gpu().finish(s);
+  gpu().host_waited(s);
   return gpu().last(cudaSuccess);
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   gpu().advance(s);
-  if (gpu().of(s)->work.empty()) return gpu().last(cudaSuccess);
+  if (gpu().of(s)->work.empty()) {
+    gpu().host_waited(s);
+    return gpu().last(cudaSuccess);
+  }
   return gpu().last(cudaErrorNotReady);  // remembered, though it is no error
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   std::uint64_t const wanted = e->recorded;
+  if (gpu().of(s)->capture == nullptr) gpu().join(s, e->before);
   return gpu().enqueue(s, [e, wanted] {
     while (e->reached < wanted) gpu().advance(e->stream);
   });
@@ -306,19 +322,24 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   std::uint64_t const mark = ++gpu().next_event;
   e->recorded = mark;
   e->stream = gpu().of(s);
+  e->before = gpu().clock(s);
   return gpu().enqueue(s, [e, mark] {
     e->reached = mark;
     e->milliseconds = now();
   });
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
-  if (e->reached >= e->recorded) return gpu().last(cudaSuccess);
+  if (e->reached >= e->recorded) {
+    gpu().host_waited(e->before);
+    return gpu().last(cudaSuccess);
+  }
   gpu().advance(e->stream);
   return gpu().last(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   ++gpu().waits;
   while (e->reached < e->recorded && gpu().error() == cudaSuccess) gpu().advance(e->stream);
+  gpu().host_waited(e->before);
   return gpu().last(cudaSuccess);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
