@@ -12,6 +12,23 @@ namespace {
 constexpr std::size_t sector = 32, gap = 256;
 constexpr int nothing = 0xff;  // what nobody wrote is no number in any floating-point type
 
+template <class T> bool one_value(std::uint8_t const* p, std::uint8_t value) {
+  T bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  return bytes == static_cast<T>(static_cast<T>(~T{0}) / 255 * value);
+}
+// False where it is not looked at.
+bool all_are(std::uint8_t const* p, std::size_t n, std::uint8_t value) {
+  switch (n) {
+  case 1: return *p == value;
+  case 2: return one_value<std::uint16_t>(p, value);
+  case 4: return one_value<std::uint32_t>(p, value);
+  case 8: return one_value<std::uint64_t>(p, value);
+  case 16: return one_value<std::uint64_t>(p, value) && one_value<std::uint64_t>(p + 8, value);
+  default: return false;
+  }
+}
+
 template <class T> T* reserve(std::size_t n) {
   void* const p = mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -203,7 +220,8 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
   std::size_t const at = index(p);
   bool const loads = a == access::load || a == access::atomic;
   bool unknown = false, copied_to = false;
-  for (std::size_t i = 0; i < bytes; ++i) {
+  bool const plain = all_are(states_ + at, bytes, allocated | written);
+  for (std::size_t i = plain ? bytes : 0; i < bytes; ++i) {
     std::uint8_t& s = states_[at + i];
     if (!(s & allocated)) throw fault("not allocated: " + place(base_ + at + i));
     if (used >> i & 1) {
@@ -234,24 +252,31 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
   auto const whose = [&](visit const& v) {
     return v.block < who.first_block ? std::string(", of another stream's kernel: ") : std::string(": ");
   };
+  visits seen, now;  // of a byte, and after this access; its neighbours' are mostly the same
+  bool known = false, write_ordered = true, read_ordered = true;
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!(used >> i & 1)) continue;
     visits& v = visits_[at + i];
-    bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
-    bool bad = !both_atomic && !ordered(v.write, who, at + i);
-    // The same value from several threads is a habit that devices honour.
-    if (bad && a != access::atomic && stored != nullptr &&
-        static_cast<std::byte const*>(stored)[i] == base_[at + i])
-      bad = false;
-    if (bad) problem = "races with a write" + whose(v.write) + place(base_ + at + i);
-    if (a == access::load) {
-      v.read = joined(v.read, who);
-    } else {
-      if (!ordered(v.read, who, at + i))
-        problem = "writes what another thread reads" + whose(v.read) + place(base_ + at + i);
-      v.write = joined(v.write, who);
-      if (a == access::atomic) v.write.marks |= atomically;
+    if (!known || std::memcmp(&v, &seen, sizeof v) != 0) {
+      known = true;
+      seen = now = v;
+      bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
+      write_ordered = both_atomic || ordered(v.write, who, at + i);
+      if (a == access::load) {
+        now.read = joined(v.read, who);
+      } else {
+        read_ordered = ordered(v.read, who, at + i);
+        now.write = joined(v.write, who);
+        if (a == access::atomic) now.write.marks |= atomically;
+      }
     }
+    v = now;
+    // The same value from several threads is a habit that devices honour.
+    bool const same =
+        a != access::atomic && stored != nullptr && static_cast<std::byte const*>(stored)[i] == base_[at + i];
+    if (!write_ordered && !same) problem = "races with a write" + whose(seen.write) + place(base_ + at + i);
+    if (!read_ordered)
+      problem = "writes what another thread reads" + whose(seen.read) + place(base_ + at + i);
   }
   return problem;
 }
