@@ -84,6 +84,27 @@ __global__ void no_wait_for_copy(float const* from, float* out) {
   __syncthreads();  // the copies may be under way still
   out[threadIdx.x] = s[threadIdx.x];
 }
+__global__ void half_filled(int const* x, int* out) {
+  int own[8];
+  for (int k = 0; k < x[0]; ++k) own[k] = x[k];
+  out[threadIdx.x] = own[x[1] & 7];  // only some of them were written
+}
+struct wide_parameters {
+  int of[2000];
+};
+__global__ void last_parameter(wide_parameters p, int* out) { out[threadIdx.x] = p.of[1999]; }
+struct padded {
+  char first;
+  int second;
+  char third;
+};
+__global__ void padding(int const* x, int* out) {
+  padded list[4], copies[2];
+  for (int k = 0; k < 4; ++k) list[k] = {static_cast<char>(x[k]), k, 'a'};
+  for (int k = 0; k < 2; ++k) copies[k] = list[x[k] & 3];  // with bytes that nobody wrote
+  padded const& last = copies[x[2] & 1];
+  out[threadIdx.x] = last.first + 100 * last.second;
+}
 /// Two stages: while one is read, the other is filled. Without the barrier behind the reading, a lane that is
 /// ahead fills the stage that others still read.
 template <bool Barrier> __global__ void pipeline(float const* from, int steps, float* out) {
@@ -351,6 +372,15 @@ int known_results() {
   auto got = host_copy(out, 128);
   for (unsigned i = 0; i < 128; ++i) wrong += expect(got[i] == 2 * from[i], "an asynchronous copy");
 
+  int* const whole_numbers = device_copy(std::vector<int>(32));
+  padding<<<1, 32>>>(device_copy(std::vector<int>{2, 3, 5, 7}), whole_numbers);
+  wrong += expect(host_copy(whole_numbers, 1)[0] == 307, "structs in a local array");
+
+  wide_parameters wide_ones = {};
+  wide_ones.of[1999] = 8;
+  last_parameter<<<1, 32>>>(wide_ones, whole_numbers);
+  wrong += expect(host_copy(whole_numbers, 1)[0] == 8, "parameters of 8,000 bytes");
+
   int const steps = 5;
   std::vector<float> rows(128 * steps);
   for (unsigned i = 0; i < rows.size(); ++i) rows[i] = noise(i);
@@ -586,6 +616,8 @@ int run(std::string const& name) {
     for (auto const& [mistake, kernel] : of) {
       if (name == mistake) launch_clusters(kernel, 2, 4, 32, out);
     }
+  } else if (name == "half_filled") {
+    half_filled<<<1, 32>>>(device_copy(std::vector<int>{3, 5, 0, 0}), x);
   } else if (name == "refilled") {
     pipeline<false>
         <<<1, 32>>>(device_copy(std::vector<float>(640, 1.0f)), 5, device_copy(std::vector<float>(32)));
