@@ -278,6 +278,9 @@ cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** argu
   if (l.grid.count() == 0 || l.block.count() == 0 || l.block.count() > 1024 || grid.x > 0x7fffffffu ||
       grid.y > 65535 || grid.z > 65535)
     return last(cudaErrorInvalidConfiguration);
+  // What a device's compiler refuses is refused here.
+  if (f.shared_bytes > static_limit) return last(cudaErrorInvalidPtx);
+  if (f.parameter_bytes > f.most_parameter_bytes) return last(cudaErrorInvalidValue);
   if (l.block.count() > f.most_threads) return last(cudaErrorLaunchOutOfResources);
   if (l.cluster > largest_cluster(f) || grid.x % l.cluster != 0 || (f.cluster != 0 && l.cluster != f.cluster))
     return last(cudaErrorInvalidClusterSize);

@@ -58,7 +58,11 @@ private:
 
   void directive() {
     std::string_view const t = next();
-    if (t == ".version" || t == ".address_size")
+    if (t == ".version") {
+      std::string const version(next());
+      int const minor = std::stoi(version.substr(version.find('.') + 1));
+      if (100 * std::stoi(version) + minor >= 801) most_parameter_bytes_ = 32764;
+    } else if (t == ".address_size")
       next();
     else if (t == ".target") {
       do {
@@ -159,6 +163,7 @@ private:
     auto made = std::make_unique<function>();
     f_ = made.get();
     f_->entry = entry;
+    f_->most_parameter_bytes = most_parameter_bytes_;
     scopes_.assign(1, {});
     drafts_.clear();
     fixed_.clear();
@@ -482,7 +487,7 @@ private:
 
   std::vector<token> tokens_;
   memory& device_;
-  std::size_t at_ = 0;
+  std::size_t at_ = 0, most_parameter_bytes_ = 4096;
   std::unique_ptr<module> out_ = std::make_unique<module>();
   std::unordered_map<std::string, variable> shared_;
   std::vector<std::string> external_shared_;

@@ -66,6 +66,7 @@ struct function {
   std::vector<parameter> parameters, results;
   std::size_t parameter_bytes =
       0;  ///< of parameters and results together, and the outgoing ones of calls behind
+  std::size_t most_parameter_bytes = 0;  ///< that this version of PTX lets a kernel have
   std::size_t frame_bytes = 0;
   std::size_t local_bytes = 0, shared_bytes = 0;
   unsigned most_threads = 1024;
