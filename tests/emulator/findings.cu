@@ -131,12 +131,10 @@ __global__ void fill(int* x, int value) { x[threadIdx.x] = value; }
 
 // ---- clusters -----------------------------------------------------------------------------------
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ void arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ void meet_cluster() {
-  arrive();
-  wait();
-}
 __device__ unsigned cluster_rank() {
   unsigned r;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
@@ -147,11 +145,40 @@ __device__ unsigned cluster_blocks() {
   asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
   return n;
 }
+__device__ unsigned cluster_number() {
+  unsigned n;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(n));
+  return n;
+}
 /// A place of this block's shared memory, in another block of the cluster.
 __device__ int* in_block(int* p, unsigned rank) {
   int* q;
   asm volatile("mapa.u64 %0, %1, %2;" : "=l"(q) : "l"(p), "r"(rank));
   return q;
+}
+/// What it holds, by the cluster's window.
+__device__ int load_from(int const* p, unsigned rank) {
+  unsigned window;
+  int x;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(window)
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(p))), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(x) : "r"(window) : "memory");
+  return x;
+}
+#else  // nothing of this runs where there are no clusters
+__device__ void arrive() {}
+__device__ void arrive_relaxed() {}
+__device__ void wait() {}
+__device__ unsigned cluster_rank() { return 0; }
+__device__ unsigned cluster_blocks() { return 1; }
+__device__ unsigned cluster_number() { return blockIdx.x; }
+__device__ int* in_block(int* p, unsigned) { return p; }
+__device__ int load_from(int const* p, unsigned) { return *p; }
+#endif
+__device__ void meet_cluster() {
+  arrive();
+  wait();
 }
 
 /// Neighbours write to each other, all count in rank 0, and rank 0 adds up what the blocks hold. 3 ints a
@@ -159,19 +186,13 @@ __device__ int* in_block(int* p, unsigned rank) {
 __global__ void cluster_results(int* out) {
   __shared__ int from_left[64], count, own;
   unsigned const rank = cluster_rank(), n = cluster_blocks(), i = threadIdx.x;
-  unsigned id;
-  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  unsigned const id = cluster_number();
   if (i == 0) count = 0;
   if (i == 1) own = static_cast<int>(rank * rank + id);
   meet_cluster();
   in_block(from_left, (rank + 1) % n)[i] = static_cast<int>(100 * rank + i);
   atomicAdd(in_block(&count, 0), 1);
-  unsigned window;  // the same in the window of the cluster
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(window)
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(&own))), "r"((rank + i) % n));
-  int other;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(other) : "r"(window) : "memory");
+  int const other = load_from(&own, (rank + i) % n);
   meet_cluster();
   int sum = 0;
   for (unsigned r = 0; rank == 0 && r < n; ++r) sum += *in_block(&own, r);
@@ -183,6 +204,7 @@ __global__ void cluster_results(int* out) {
 }
 /// The same barriers and addresses by cooperative groups; a thread's neighbour's number.
 __global__ void group_results(int* out) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   __shared__ int s[32];
   auto const cluster = cooperative_groups::this_cluster();
   unsigned const rank = cluster.block_rank(), n = cluster.num_blocks();
@@ -190,6 +212,9 @@ __global__ void group_results(int* out) {
   cluster.sync();
   out[blockIdx.x * 32 + threadIdx.x] = cluster.map_shared_rank(s, (rank + 1) % n)[threadIdx.x ^ 1];
   cluster.sync();
+#else
+  out[threadIdx.x] = 0;
+#endif
 }
 /// What lies between an arrival and the wait is in no order with the other block.
 enum class cluster_mistake {
@@ -216,7 +241,7 @@ template <cluster_mistake Mistake> __global__ void cluster_exchange(int* out) {
   if (Mistake == m::block_barrier) {
     __syncthreads();
   } else if (Mistake == m::relaxed) {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    arrive_relaxed();
     wait();
   } else if (Mistake != m::no_barrier) {
     if (Mistake != m::no_arrival) arrive();
