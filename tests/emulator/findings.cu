@@ -84,6 +84,15 @@ __global__ void no_wait_for_copy(float const* from, float* out) {
   __syncthreads();  // the copies may be under way still
   out[threadIdx.x] = s[threadIdx.x];
 }
+__global__ void reads_before_wait(float const* from, float* out) {
+  __shared__ __align__(16) float s[128];
+  auto const to = static_cast<unsigned>(__cvta_generic_to_shared(s + 4 * threadIdx.x));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from + 4 * threadIdx.x) : "memory");
+  __syncthreads();
+  out[threadIdx.x] = s[threadIdx.x];
+  __syncthreads();
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
 __global__ void half_filled(int const* x, int* out) {
   int own[8];
   for (int k = 0; k < x[0]; ++k) own[k] = x[k];
@@ -252,6 +261,17 @@ template <cluster_mistake Mistake> __global__ void cluster_exchange(int* out) {
   out[256 + 32 * blockIdx.x + i] = Mistake == m::ends ? there[i] : x;
   if (Mistake == m::no_wait) arrive();
   if (Mistake == m::between || Mistake == m::no_barrier || Mistake == m::relaxed) meet_cluster();
+}
+
+/// All blocks read what rank 0 has, and rank 0 is the last to do so before it goes on to write.
+__global__ void cluster_overwritten(int* out) {
+  __shared__ int s[32];
+  s[threadIdx.x] = 1;
+  meet_cluster();
+  out[32 * blockIdx.x + threadIdx.x] = in_block(s, 0)[31 - threadIdx.x];
+  __syncthreads();
+  if (cluster_rank() == 0) s[threadIdx.x] = 2;
+  meet_cluster();
 }
 
 template <class... Arguments>
@@ -582,6 +602,16 @@ int streams() {
     auto const got = host_copy(y, 32);
     wrong += expect(got[0] == 1 + round && got[1] == 7, "streams that wait for each other");
   }
+  // Memory that one stream gave back may come to another: the allocator has waited for it.
+  int* z = nullptr;
+  cudaMallocAsync(&x, 1024 * sizeof(int), s.a);
+  fill<<<1, 32, 0, s.a>>>(x, 1);
+  cudaFreeAsync(x, s.a);
+  cudaEventRecord(s.done, s.a);
+  for (int asked = 0; asked < 3; ++asked) cudaStreamQuery(s.a);
+  cudaMallocAsync(&z, 1024 * sizeof(int), s.b);
+  fill<<<1, 32, 0, s.b>>>(z, 2);
+  cudaFreeAsync(z, s.b);
   // Blocking streams and the default stream.
   cudaStream_t blocking = nullptr;
   cudaStreamCreate(&blocking);
@@ -637,12 +667,16 @@ int run(std::string const& name) {
         {"cluster_too_early", cluster_exchange<m::too_early>},
         {"cluster_no_wait", cluster_exchange<m::no_wait>},
         {"cluster_no_arrival", cluster_exchange<m::no_arrival>},
-        {"cluster_unmet", cluster_exchange<m::unmet>}};
+        {"cluster_unmet", cluster_exchange<m::unmet>},
+        {"cluster_overwritten", cluster_overwritten}};
     for (auto const& [mistake, kernel] : of) {
       if (name == mistake) launch_clusters(kernel, 2, 4, 32, out);
     }
+  } else if (name == "read_early") {
+    reads_before_wait<<<1, 32>>>(device_copy(std::vector<float>(128)), device_copy(std::vector<float>(32)));
   } else if (name == "half_filled") {
     half_filled<<<1, 32>>>(device_copy(std::vector<int>{3, 5, 0, 0}), x);
+    return expect(host_copy(x, 1)[0] == -1, "local memory that nobody wrote");
   } else if (name == "refilled") {
     pipeline<false>
         <<<1, 32>>>(device_copy(std::vector<float>(640, 1.0f)), 5, device_copy(std::vector<float>(32)));

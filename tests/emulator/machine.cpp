@@ -172,14 +172,9 @@ void block::enter(thread& t, function const& f, call_site const* call, instructi
   frame& now = t.frames[t.depth];
   if (now.registers.size() < f.slots) now.registers.resize(f.slots);
   if (now.parameters.size() < f.frame_bytes) now.parameters.resize(f.frame_bytes);
-  if (now.local.size() < f.local_bytes) {
-    now.local.resize(f.local_bytes);
-    now.local_written.resize(f.local_bytes);
-  }
-  if (f.local_bytes != 0) {
-    std::memset(now.local.data(), 0xff, f.local_bytes);
-    std::memset(now.local_written.data(), 0, f.local_bytes);
-  }
+  if (now.local.size() < f.local_bytes) now.local.resize(f.local_bytes);
+  // No number, where nobody wrote. Reading it is no mistake by itself: compilers copy structs with padding.
+  std::fill_n(now.local.begin(), f.local_bytes, std::byte{0xff});
   now.f = &f;
   now.call = call;
   now.back = back;
@@ -299,10 +294,7 @@ void block::access(thread& t, instruction const& i, memory::access a, std::byte*
     auto const inside = [&](std::vector<std::byte> const& v, std::size_t size) {
       return p >= v.data() && p + bytes <= v.data() + size;
     };
-    if (inside(own.local, own.f->local_bytes)) {
-      local(t, i, a, d, static_cast<std::size_t>(p - own.local.data()), bytes);
-      return;
-    }
+    if (inside(own.local, own.f->local_bytes)) return;
     if (inside(own.parameters, own.f->frame_bytes)) {
       // A kernel's own parameters cannot be written; those of calls can.
       if (a != memory::access::load && d == 0 && p < own.parameters.data() + own.f->parameter_bytes &&
@@ -312,27 +304,6 @@ void block::access(thread& t, instruction const& i, memory::access a, std::byte*
     }
   }
   stop(t, i, "an address that is no memory of the device");
-}
-
-// A load of which no byte was written is a mistake. Loads with some such bytes are copies of structs with
-// padding: they read what is no number.
-void block::local(thread& t, instruction const& i, memory::access a, std::size_t depth, std::size_t at,
-                  std::size_t bytes) {
-  frame& own = t.frames[depth];
-  if (a == memory::access::store) {
-    std::memset(own.local_written.data() + at, 1, bytes);
-    return;
-  }
-  bool counts = false;
-  for (std::size_t k = 0; k < bytes; ++k) {
-    if (own.local_written[at + k]) return;
-    counts = counts || (i.used >> k & 1);
-  }
-  if (counts)
-    m_.report(l_.kernel->name, place(t, i),
-              "reads what nobody wrote: byte " + std::to_string(at) + " of local memory of " +
-                  std::to_string(own.f->local_bytes) + " bytes, thread " + std::to_string(t.who.thread) +
-                  " of block " + std::to_string(index_.x));
 }
 
 void block::land(thread& t, thread::copy const& c) {

@@ -33,7 +33,6 @@ struct frame {
   call_site const* call = nullptr;
   std::vector<std::uint64_t> registers;
   std::vector<std::byte> parameters, local;
-  std::vector<char> local_written;  ///< of each byte
 };
 
 struct thread {
@@ -154,8 +153,6 @@ public:
 private:
   friend class cluster;
   void run_thread(thread& t);
-  void local(thread& t, instruction const& i, memory::access a, std::size_t depth, std::size_t at,
-             std::size_t bytes);
   void land(thread& t, thread::copy const& c);
   void visit_other(thread& t, instruction const& i, block& owner);
   void check_visits() const;
