@@ -132,9 +132,13 @@ cudaError_t cudaFuncSetAttribute(void const* host, cudaFuncAttribute attribute, 
 }
 
 // The device
-cudaError_t cudaGetDeviceCount(int* n) { return *n = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int* d) { return *d = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* n) { return *n = gpu().devices, cudaSuccess; }
+cudaError_t cudaGetDevice(int* d) { return *d = gpu().current, cudaSuccess; }
+cudaError_t cudaSetDevice(int d) {
+  if (d < 0 || d >= gpu().devices) return gpu().last(cudaErrorInvalidDevice);
+  gpu().current = d;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {};
   std::strcpy(p->name, "an emulated device: PTX, interpreted");
@@ -172,6 +176,8 @@ char const* cudaGetErrorString(cudaError_t e) {
   case cudaErrorStreamCaptureImplicit: return "the default stream waits for a captured one";
   case cudaErrorStreamCaptureInvalidated: return "the capture met what cannot be captured";
   case cudaErrorInvalidConfiguration: return "an invalid grid or block";
+  case cudaErrorInvalidDevice: return "a device that is not there";
+  case cudaErrorInvalidResourceHandle: return "a stream of another device than the current one";
   case cudaErrorInvalidPtx: return "more static shared memory than a block has";
   case cudaErrorInvalidClusterSize: return "an invalid size of clusters";
   case cudaErrorLaunchOutOfResources: return "more threads than the kernel allows";
@@ -270,6 +276,7 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
   *s = new CUstream_st;
   (*s)->blocking = (flags & cudaStreamNonBlocking) == 0;
+  (*s)->device = gpu().current;
   gpu().add(*s);
   return cudaSuccess;
 }
