@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace support {
@@ -65,14 +66,23 @@ public:
   warp_team const& block() const { return *this; }
   void add_up_blocks(std::uint32_t*, std::uint32_t) const {}
   // Copies really arrive only with finish_copies: what reads too early finds poison.
-  void copy_ahead(void* to, void const* from) const { copies_.push_back({to, from}); }
-  void finish_copies() const {
-    for (auto const& [to, from] : copies_) {
-      if (!kvmeld::is_piece_aligned(to) || !kvmeld::is_piece_aligned(from))
+  void copy_ahead(void* to, void const* from) const { copies_.push_back({to, from, group_}); }
+  void commit_copies() const { ++group_; }
+  template <int Groups = 0> void finish_copies() const {
+    std::vector<copy> later;
+    for (copy const& c : copies_) {
+      if (Groups != 0 && c.group + Groups >= group_) {
+        later.push_back(c);
+        continue;
+      }
+      if (!kvmeld::is_piece_aligned(c.to) || !kvmeld::is_piece_aligned(c.from))
         kvmeld::detail::report_finding(nullptr, "copy_ahead is not aligned");
-      std::memcpy(to, from, 16);
+      std::memcpy(c.to, c.from, 16);
     }
-    copies_.clear();
+    copies_ = std::move(later);
+  }
+  void sync_warp(char const* file = __builtin_FILE(), int line = __builtin_LINE()) const {
+    exchange("sync_warp", {}, file, line);
   }
   void end_tile() const {
     if (!copies_.empty()) kvmeld::detail::report_finding(nullptr, "a tile ended with copies under way");
@@ -106,8 +116,10 @@ private:
   struct copy {
     void* to;
     void const* from;
+    std::uint32_t group;
   };
   mutable std::vector<copy> copies_;
+  mutable std::uint32_t group_ = 0;
 };
 
 // lane_executor with teams of `warps` warps, which runs tuned forms where they accept, and counts them.

@@ -27,7 +27,10 @@ inline namespace KVMELD_ABI {
 ///   fragments that mma.m16n8k16 gives it
 /// - `copy_ahead(to, from)`: one lane copies 16 aligned bytes to scratch; they are there after
 ///   finish_copies() and a barrier
-/// - `finish_copies()`: one lane waits for its own copies
+/// - `commit_copies()`: the copies that one lane began since its last call are a group, which may be empty
+/// - `finish_copies<n>()`: one lane waits for its own copies, but for those of its last n groups; n is 0 if
+///   left out
+/// - `sync_warp()`: a barrier of the warp
 /// Such a team may be several blocks. For that it has
 /// - `block()`: the lanes of the calling lane's block as a team. Its scratch is near, begins behind what the
 ///   whole team has given out, and is lost when the whole team gives out more

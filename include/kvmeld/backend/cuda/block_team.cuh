@@ -148,7 +148,15 @@ public:
     auto const shared = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
   }
-  __device__ void finish_copies() const { asm volatile("cp.async.wait_all;" ::: "memory"); }
+  __device__ void commit_copies() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int Groups = 0> __device__ void finish_copies() const {
+    if constexpr (Groups == 0) {
+      asm volatile("cp.async.wait_all;" ::: "memory");
+    } else {
+      asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
+    }
+  }
+  __device__ void sync_warp() const { __syncwarp(); }
 
   __device__ block_team<Size> block() const { return {scratch_ + used_, storage_}; }
   /// A lane reads and writes its elements in all blocks, and no other lane does.
