@@ -125,10 +125,9 @@ struct ledger_ref {
   }
   /// What attention adds to the entry's logit: log_of_degree, or 0 for every entry held if degrees are
   /// ignored.
-  KVMELD_HD float log_degree(track t, slot_t s) const {
-    float const d = degree[at(t, s)];
-    return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d);
-  }
+  KVMELD_HD float log_degree(track t, slot_t s) const { return log_degree(degree[at(t, s)]); }
+  /// The same for an entry of degree d.
+  KVMELD_HD float log_degree(float d) const { return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d); }
   /// Tokens of a sequence, pending ones included: the position of the next one.
   KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
   /// The factor that turns the slot's key row into the key of its own token; 1 for an ordinary entry.

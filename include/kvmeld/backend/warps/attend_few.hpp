@@ -7,6 +7,7 @@
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/backend/warps/tile_rows.hpp>
 #include <kvmeld/backend/warps/warp_softmax.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -14,7 +15,6 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
-#include <kvmeld/layout/row_pieces.hpp>
 #include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
@@ -38,6 +38,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   using softmax = warp_softmax<value_type>;
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
   static constexpr bool near_scratch = true;
+  /// Blocks of a multiprocessor: 16 warps with two tiles each wait for memory.
+  static constexpr int min_blocks = 2;
   untuned_phase untuned;
 
   KVMELD_HD static bool takes(untuned_phase const& p) {
@@ -54,40 +56,48 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   }
   std::uint32_t tiles(shape const&) const { return blocks() * untuned.parts.count; }
   std::size_t scratch_bytes(int lanes) const {
-    std::uint32_t const dv = untuned.cache.values.channels();
-    return scratch_size(query_rows * query_pitch * sizeof(std::uint32_t)) + attention_scratch(dv) +
-           static_cast<std::uint32_t>(lanes) / warp_size * (attention_scratch(dv));
+    return scratch_size(sizeof(few_rows)) + scratch_size(query_steps * warp_size * sizeof(piece_words)) +
+           softmax_scratch(query_rows, untuned.cache.values.channels()) +
+           scratch_size(static_cast<std::uint32_t>(lanes) / warp_size * warp_bytes);
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    auto const& cache = untuned.cache;
-    block_of_rows const b = rows_of(t);
-    if (b.rows == 0) return;
-    std::uint32_t const dv = cache.values.channels();
-    std::uint32_t const length = cache.length(t.where);
-    std::uint32_t* const queries = team.template scratch<std::uint32_t>(query_rows * query_pitch);
+    std::uint32_t const dv = untuned.cache.values.channels();
+    few_rows* const rows = team.template scratch<few_rows>(1);
+    piece_words* const queries = team.template scratch<piece_words>(query_steps * warp_size);
+    std::byte* const of_warps = team.template scratch<std::byte>(warps_of(team) * warp_bytes);
     softmax_state const state(team, query_rows, dv);
-    load_queries(team, b, queries);
-    team.sync();
-    std::uint32_t const part = t.index / blocks();
-    std::uint32_t const most = untuned.params.visible(length, b.queries, b.query_of(b.rows - 1));
-    std::uint32_t const share = untuned.parts.share_of(most, attention::attend_rows<Q, Out>::token_block);
-    std::uint32_t const end = min_of(most, (part + 1) * share);
-
+    if (!prepare(team, t, rows, queries)) return;
     softmax mine;
-    attend(team, t, b, queries, length, part * share, end, mine);
-    join(team, b, mine, state);
-    if (untuned.parts.count == 1) return untuned.finish(team, b, dv, state);
-    untuned.parts.write(team, part, b, state);
+    attend(team, *rows, queries, of_warps + warp_of(team) * warp_bytes, mine);
+    join(team, rows->block, mine, of_warps, state);
+    if (untuned.parts.count == 1) return untuned.finish(team, rows->block, dv, state);
+    untuned.parts.write(team, rows->part, rows->block, state);
   }
 
 private:
-  /// Words of a query row: 64 bytes more than a multiple of 128, as in row_store with `Whole`.
-  static constexpr std::uint32_t query_pitch = max_attended_channels / 2 + 16;
-  static_assert(query_pitch % 32 == 16);
-  static constexpr std::size_t attention_scratch(std::uint32_t value_dim) {
-    return softmax_scratch(query_rows, value_dim);
-  }
+  /// What the lanes of a tile have in common. It lies in scratch, because registers are short.
+  struct few_rows {
+    track where;
+    block_of_rows block;
+    std::uint32_t part;
+    slot_t begin, end;  ///< slots of the part
+    float scale;
+    float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
+    std::uint32_t visible[query_rows];  ///< end of the slots that a row sees in this part; 0: no such row
+
+    /// How many slots from `first` on a row sees.
+    KVMELD_HD std::uint32_t seen(std::uint32_t row, slot_t first) const {
+      return visible[row] > first ? visible[row] - first : 0;
+    }
+  };
+
+  /// The left factors of the products with keys: a piece for each matrix step and lane.
+  static constexpr std::uint32_t query_steps = max_attended_channels / matrix_step;
+  /// Scratch of a warp: the keys, values and log degrees of a tile, and in the end the warp's softmax.
+  static constexpr std::uint32_t warp_bytes =
+      max_of(tile_rows<Keys>::bytes + tile_rows<Values>::bytes + tile_tokens * std::uint32_t{sizeof(float)},
+             query_rows*(max_attended_channels + 2) * std::uint32_t{sizeof(float)});
 
   KVMELD_HD block_of_rows rows_of(tile const& t) const {
     std::uint32_t const group = untuned.cache.extent().queries_per_kv_head;
@@ -98,155 +108,194 @@ private:
     return {member, queries, first, group, t.where.kv_head, rows};
   }
 
-  /// Copies query rows as they are stored, two channels per word. Missing channels and rows become zeros.
-  /// Cooperative.
+  /// Writes what attend() needs; returns whether the tile has rows. Cooperative; barrier at the end.
   template <class Team>
-  KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t* to) const {
-    std::uint32_t const channels = untuned.cache.keys.channels();
-    constexpr std::uint32_t pieces = query_pitch / 4;
-    team.for_each(query_rows * pieces, [&](std::uint32_t i) {
-      std::uint32_t const r = i / pieces, piece = i % pieces;
-      piece_words words = {};
-      if (r < b.rows) {
-        words = row_words(untuned.query.row(b.member, b.head_of(r), b.query_of(r)), piece, channels);
+  KVMELD_HD bool prepare(Team const& team, tile const& t, few_rows* rows, piece_words* queries) const {
+    block_of_rows const b = rows_of(t);
+    if (b.rows == 0) return false;
+    std::uint32_t const length = untuned.cache.length(t.where), part = t.index / blocks();
+    auto const visible = [&](std::uint32_t r) {
+      return untuned.params.visible(length, b.queries, b.query_of(r));
+    };
+    std::uint32_t const most = visible(b.rows - 1);
+    std::uint32_t const share = untuned.parts.share_of(most, attention::attend_rows<Q, Out>::token_block);
+    slot_t const end = min_of(most, (part + 1) * share);
+    team.for_each(query_rows, [&](std::uint32_t r) {
+      if (r == 0) {
+        rows->where = t.where;
+        rows->block = b;
+        rows->part = part;
+        rows->begin = part * share;
+        rows->end = end;
+        rows->scale = untuned.params.scale_for(untuned.cache.keys.channels());
       }
-      copy_piece(to + r * query_pitch + 4 * piece, words.w);
+      rows->kept[r] = r < b.rows ? untuned.kept.row(b, r) : nullptr;
+      rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
+    });
+    load_queries(team, b, queries);
+    team.sync();
+    return true;
+  }
+
+  /// Copies query rows as matrix steps take them. Steps may take channels in any order that keys and queries
+  /// share: lane (group, pair) has pieces pair, pair + 4 ... of rows group and group + 8, two steps for each.
+  /// Missing channels and rows become zeros. Cooperative.
+  template <class Team>
+  KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, piece_words* to) const {
+    std::uint32_t const channels = untuned.cache.keys.channels();
+    team.for_each(query_steps / 2 * warp_size, [&](std::uint32_t i) {
+      std::uint32_t const j = i / warp_size, lane = i % warp_size;
+      piece_words rows[2] = {};
+      for (std::uint32_t half = 0; half < 2; ++half) {
+        std::uint32_t const r = lane / 4 + 8 * half;
+        if (r >= b.rows) continue;
+        rows[half] =
+            row_words(untuned.query.row(b.member, b.head_of(r), b.query_of(r)), 4 * j + lane % 4, channels);
+      }
+      for (std::uint32_t s = 0; s < 2; ++s) {
+        piece_words const left = {
+            {rows[0].w[2 * s], rows[1].w[2 * s], rows[0].w[2 * s + 1], rows[1].w[2 * s + 1]}};
+        copy_piece(to + (2 * j + s) * warp_size + lane, &left);
+      }
     });
   }
 
-  KVMELD_HD float* kept_row(block_of_rows const& b, std::uint32_t r) const {
-    return r < b.rows ? untuned.kept.row(b, r) : nullptr;
-  }
-
-  /// Runs this warp's tiles of slots begin .. end - 1.
+  /// Runs this warp's tiles of the part. The next keys are copied as soon as the products with the current
+  /// ones are there, and the next values as soon as the current ones are added.
   template <class Team>
-  KVMELD_HD void attend(Team const& team, tile const& t, block_of_rows const& b, std::uint32_t const* queries,
-                        std::uint32_t length, slot_t begin, slot_t end, softmax& mine) const {
+  KVMELD_HD void attend(Team const& team, few_rows const& rows, piece_words const* queries, std::byte* memory,
+                        softmax& mine) const {
     auto const& cache = untuned.cache;
     warp_place const place = place_in_warp(team);
-    row_pieces<Keys> const keys(cache.keys, t.where);
-    row_pieces<Values> const values(cache.values, t.where);
-    std::uint32_t const dv = cache.values.channels();
-    float const scale = untuned.params.scale_for(cache.keys.channels());
-    auto const visible = [&](std::uint32_t r) {
-      return r < b.rows ? untuned.params.visible(length, b.queries, b.query_of(r)) : 0u;
+    auto const keys = [&] { return tile_rows<Keys>(cache.keys, rows.where, memory); };
+    auto const values = [&] {
+      return tile_rows<Values>(cache.values, rows.where, memory + tile_rows<Keys>::bytes);
     };
-    std::uint32_t const visible_here[2] = {min_of(end, visible(place.group)),
-                                           min_of(end, visible(place.group + 8))};
-    std::uint32_t const all_see = visible(0);  // the earliest query sees the fewest
-    float* const kept[2] = {kept_row(b, place.group), kept_row(b, place.group + 8)};
+    float* const bias = reinterpret_cast<float*>(memory + tile_rows<Keys>::bytes + tile_rows<Values>::bytes);
     std::uint32_t const step = tile_tokens * warps_of(team);
-    key_pieces k;
-    slot_t first = begin + tile_tokens * warp_of(team);
-    if (first < end) k.load(keys, place, first, end - 1);
-    for (; first < end; first += step) {
-      value_pieces v;
-      v.load(values, place, first, end - 1);
-      float const bias =
-          place.lane < tile_tokens ? cache.log_degree(t.where, min_of(first + place.lane, end - 1)) : 0.0f;
+    float degree = 0.0f;  // of token lane % 16
+    auto const fetch_keys = [&](slot_t from) {
+      if (from < rows.end) {
+        keys().copy(team, from, rows.end - 1);
+        degree = cache.degree(rows.where, min_of(from + place.lane % tile_tokens, rows.end - 1));
+      }
+      team.commit_copies();
+    };
+    auto const fetch_values = [&](slot_t from) {
+      if (from < rows.end) values().copy(team, from, rows.end - 1);
+      team.commit_copies();
+    };
+    slot_t first = rows.begin + tile_tokens * warp_of(team);
+    fetch_keys(first);
+    fetch_values(first);
+    for (; first < rows.end; first += step) {
+      if (place.lane < tile_tokens) bias[place.lane] = cache.ledger.log_degree(degree);
+      team.template finish_copies<1>();
+      team.sync_warp();
       float logit[2][4] = {};
-      multiply(team, place, queries, k, logit);
-      for (std::uint32_t n = 0; n < 2; ++n) {
-        for (std::uint32_t i = 0; i < 2; ++i) {
-          float const own = bits_float(team.shuffle(float_bits(bias), 8 * n + 2 * place.pair + i));
-          for (std::uint32_t half = 0; half < 2; ++half) {
-            float& x = logit[n][2 * half + i];
-            x = untuned.params.logit(scale * x, own);
-            std::uint32_t const slot = first + 8 * n + 2 * place.pair + i;
-            if (kept[half] != nullptr && slot < visible_here[half]) kept[half][slot] = x;
-          }
-        }
-      }
-      if (first + step < end) k.load(keys, place, first + step, end - 1);
-      mine.soften(team, logit, [&](std::uint32_t half, std::uint32_t n, std::uint32_t i) {
-        return first + 8 * n + 2 * place.pair + i < visible_here[half];
-      });
+      multiply(team, place, queries, keys(), logit);
+      finish_logits(place, rows.scale, bias, logit);
+      team.sync_warp();
+      fetch_keys(first + step);
+      if (untuned.kept.wanted()) keep(place, rows, logit, first);
+      mine.soften(team, logit, {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       split_weights<value_type> const w(logit);
-      if (min_of(end, first + tile_tokens) <= all_see) {
-        mine.add(team, w, v, dv, [](std::uint32_t) { return true; });
-      } else {
-        add_apart(team, place, b, w, v, first, end, visible, mine);
+      team.template finish_copies<1>();
+      team.sync_warp();
+      if (rows.visible[0] < min_of(rows.end, first + tile_tokens)) {  // the earliest query sees the fewest
+        mine.hide_unseen(team, values(), cache.values.channels(),
+                         {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       }
+      mine.add(team, w, values(), cache.values.channels());
+      team.sync_warp();
+      fetch_values(first + step);
     }
   }
 
-  /// For a tile of which queries see different tokens. Adds one query after the other, with the tokens
-  /// cleared that the query does not see: 0 times such a value could be NaN.
-  template <class Team, class Visible>
-  KVMELD_HD void add_apart(Team const& team, warp_place place, block_of_rows const& b,
-                           split_weights<value_type> const& w, value_pieces const& v, slot_t first,
-                           slot_t end, Visible visible, softmax& mine) const {
-    for (std::uint32_t r = 0; r < b.rows; r += b.group) {
-      std::uint32_t const seen = min_of(end, visible(r));
-      if (seen <= first) continue;
-      mine.add(team, w, v.seen(place, seen - first), untuned.cache.values.channels(),
-               [&](std::uint32_t half) {
-                 std::uint32_t const row = place.group + 8 * half;
-                 return row >= r && row < r + b.group;
-               });
-    }
+  /// Turns products into logits.
+  KVMELD_HD void finish_logits(warp_place place, float scale, float const* bias, float (&logit)[2][4]) const {
+    unrolled<8>([&](auto number) {
+      constexpr std::uint32_t n = decltype(number)::value / 4, i = decltype(number)::value % 4;
+      logit[n][i] = untuned.params.logit(scale * logit[n][i], bias[token_of(place, n, i % 2)]);
+    });
+  }
+
+  /// Writes the logits of the tile at `first` that are to be kept.
+  KVMELD_HD static void keep(warp_place place, few_rows const& rows, float const (&logit)[2][4],
+                             slot_t first) {
+    unrolled<2>([&](auto which) {
+      constexpr std::uint32_t half = decltype(which)::value;
+      std::uint32_t const row = place.group + 8 * half;
+      float* const to = rows.kept[row];
+      if (to == nullptr) return;
+      unrolled<4>([&](auto number) {
+        constexpr std::uint32_t n = decltype(number)::value / 2, i = decltype(number)::value % 2;
+        std::uint32_t const slot = first + token_of(place, n, i);
+        if (slot < rows.visible[row]) to[slot] = logit[n][2 * half + i];
+      });
+    });
   }
 
   /// logit = queries x keys. Collective in a warp.
   template <class Team>
-  KVMELD_HD static void multiply(Team const& team, warp_place place, std::uint32_t const* queries,
-                                 key_pieces const& k, float (&logit)[2][4]) {
-    for (std::uint32_t j = 0; j < key_pieces::pieces; ++j) {
-      piece_words rows[2];
-      for (std::uint32_t half = 0; half < 2; ++half) {
-        copy_piece(rows[half].w, queries + (place.group + 8 * half) * query_pitch + 4 * (4 * j + place.pair));
-      }
+  KVMELD_HD void multiply(Team const& team, warp_place place, piece_words const* queries,
+                          tile_rows<Keys> const& keys, float (&logit)[2][4]) const {
+    unrolled<query_steps / 2>([&](auto number) {
+      constexpr std::uint32_t j = decltype(number)::value;
+      if (32 * j >= untuned.cache.keys.channels()) return;
+      piece_words const tokens[2] = {keys.words(place.group, 4 * j + place.pair),
+                                     keys.words(place.group + 8, 4 * j + place.pair)};
       for (std::uint32_t s = 0; s < 2; ++s) {
-        std::uint32_t const a[4] = {rows[0].w[2 * s], rows[1].w[2 * s], rows[0].w[2 * s + 1],
-                                    rows[1].w[2 * s + 1]};
+        piece_words left;
+        copy_piece(&left, queries + (2 * j + s) * warp_size + place.lane);
         for (std::uint32_t n = 0; n < 2; ++n) {
-          std::uint32_t const right[2] = {k.of[n][j].w[2 * s], k.of[n][j].w[2 * s + 1]};
-          team.template multiply<key_format>(logit[n], a, right);
+          std::uint32_t const right[2] = {tokens[n].w[2 * s], tokens[n].w[2 * s + 1]};
+          team.template multiply<key_format>(logit[n], left.w, right);
         }
       }
-    }
+    });
   }
 
   /// Joins the softmaxes of the warps in the order of the warps. Cooperative; barrier at the end.
   template <class Team>
-  KVMELD_HD void join(Team const& team, block_of_rows const& b, softmax const& mine,
+  KVMELD_HD void join(Team const& team, block_of_rows const& b, softmax const& mine, std::byte* of_warps,
                       softmax_state const& state) const {
     std::uint32_t const dv = untuned.cache.values.channels();
     std::uint32_t const warps = warps_of(team);
     warp_place const place = place_in_warp(team);
-    float* const highest = team.template scratch<float>(warps * query_rows);
-    float* const sum = team.template scratch<float>(warps * query_rows);
-    float* const total = team.template scratch<float>(std::size_t{warps} * query_rows * dv);
-    std::uint32_t const first_row = warp_of(team) * query_rows;
+    auto const of_warp = [&](std::uint32_t w) { return reinterpret_cast<float*>(of_warps + w * warp_bytes); };
+    auto const highest = [&](std::uint32_t w, std::uint32_t r) -> float& { return of_warp(w)[r]; };
+    auto const sum = [&](std::uint32_t w, std::uint32_t r) -> float& { return of_warp(w)[query_rows + r]; };
+    auto const total = [&](std::uint32_t w) { return of_warp(w) + 2 * query_rows; };
+    std::uint32_t const own = warp_of(team);
     unrolled<2>([&](auto which) {
       constexpr std::uint32_t half = decltype(which)::value;
-      std::uint32_t const row = first_row + place.group + 8 * half;
+      std::uint32_t const row = place.group + 8 * half;
       if (place.pair == 0) {
-        highest[row] = mine.highest[half];
-        sum[row] = mine.any[half] ? mine.sum[half] : 0.0f;
+        highest(own, row) = mine.highest[half];
+        sum(own, row) = mine.sum[half];
       }
       unrolled<2 * softmax::results>([&](auto number) {
         constexpr std::uint32_t r = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const c = r / 8 * 64 + 8 * (2 * place.pair + i) + r % 8;
         if (c < dv)
-          total[std::size_t{row} * dv + c] =
-              mine.total[r][2 * half + i] * (1.0f / split_weights<value_type>::scale);
+          total(own)[row * dv + c] = mine.total[r][2 * half + i] * (1.0f / split_weights<value_type>::scale);
       });
     });
     team.sync();
     auto const scale = [&](std::uint32_t w, std::uint32_t r) {
-      return exponential(highest[w * query_rows + r] - state.highest[r]);
+      return exponential(highest(w, r) - state.highest[r]);
     };
     team.for_each(b.rows, [&](std::uint32_t r) {
       for (std::uint32_t w = 0; w < warps; ++w) {
-        if (sum[w * query_rows + r] == 0.0f) continue;
-        float const high = highest[w * query_rows + r];
+        if (sum(w, r) == 0.0f) continue;
+        float const high = highest(w, r);
         state.highest[r] = state.seen[r] != 0 ? max_of(state.highest[r], high) : high;
         state.seen[r] = 1;
       }
       float all = 0.0f;
       for (std::uint32_t w = 0; w < warps; ++w) {
-        if (sum[w * query_rows + r] != 0.0f) all += sum[w * query_rows + r] * scale(w, r);
+        if (sum(w, r) != 0.0f) all += sum(w, r) * scale(w, r);
       }
       state.sum[r] = all;
     });
@@ -255,8 +304,7 @@ private:
       std::uint32_t const r = i / dv;
       float all = 0.0f;
       for (std::uint32_t w = 0; w < warps; ++w) {
-        if (sum[w * query_rows + r] == 0.0f) continue;
-        all += total[std::size_t{w} * query_rows * dv + i] * scale(w, r);
+        if (sum(w, r) != 0.0f) all += total(w)[i] * scale(w, r);
       }
       state.total[i] = all;
     });

@@ -1,8 +1,8 @@
-// The running softmax of one warp: up to 16 query rows over tiles of 16 tokens. Keys and values are read from
-// where they lie.
+// The running softmax of one warp: up to 16 query rows over tiles of 16 tokens.
 #pragma once
 
 #include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/backend/warps/tile_rows.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
@@ -20,8 +20,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Query rows of a tile, tokens of a tile, and the most channels that fit into a lane's registers.
-constexpr std::uint32_t query_rows = 16, tile_tokens = 16, max_attended_channels = 128;
+/// Query rows of a tile, and the most channels that fit into a lane's registers.
+constexpr std::uint32_t query_rows = 16, max_attended_channels = 128;
 
 /// exp(x) as a power of 2; devices have an instruction for such powers.
 KVMELD_HD inline float exponential(float x) { return std::exp2(x * 1.44269504f); }
@@ -44,77 +44,36 @@ KVMELD_HD piece_words row_words(T const* row, std::uint32_t piece, std::uint32_t
   return words;
 }
 
-/// to[I][J] = piece piece_of(J) of the row in slots[I], zeros where a row has no such piece. All loads start
-/// before any is waited for, unless a row does not lie at a multiple of 16 bytes.
-template <std::uint32_t Slots, std::uint32_t Pieces, class Rows, class Piece>
-KVMELD_HD void load_words(Rows const& rows, slot_t const (&slots)[Slots], Piece piece_of,
-                          piece_words (&to)[Slots][Pieces]) {
-  using piece = typename Rows::piece;
-  typename Rows::T const* at[Slots];
-  bool plain = true;
-  unrolled<Slots>([&](auto slot) {
-    constexpr std::uint32_t i = decltype(slot)::value;
-    at[i] = rows.row(slots[i]);
-    plain = plain && at[i] != nullptr;
-  });
-  std::uint32_t const there = rows.count();
-  unrolled<Slots * Pieces>([&](auto number) {
-    constexpr std::uint32_t i = decltype(number)::value / Pieces, j = decltype(number)::value % Pieces;
-    std::uint32_t const number_of = piece_of(j);
-    to[i][j] = {};
-    if (plain && number_of < there) copy_piece(to[i][j].w, at[i] + std::size_t{number_of} * piece::size);
-  });
-  if (plain) return;
-  unrolled<Slots * Pieces>([&](auto number) {
-    constexpr std::uint32_t i = decltype(number)::value / Pieces, j = decltype(number)::value % Pieces;
-    if (piece_of(j) >= there) return;
-    pack_piece(rows.read(slots[i], piece_of(j)), to[i][j].w);
-  });
+/// The token of a tile that a lane's products of the n-th eight tokens, [i] and [2 + i], belong to.
+KVMELD_HD constexpr std::uint32_t token_of(warp_place place, std::uint32_t n, std::uint32_t i) {
+  return 8 * n + 2 * place.pair + i;
 }
 
-/// Keys of a tile. Matrix steps may take channels in any order that keys and queries share. Here lane (group,
-/// pair) holds pieces pair, pair + 4 ... of tokens group and group + 8: each lane reads 16 bytes at a time,
-/// and four lanes read 64 bytes of a row.
-struct key_pieces {
-  static constexpr std::uint32_t pieces = max_attended_channels / 32;
-  piece_words of[2][pieces];
-
-  template <class Rows> KVMELD_HD void load(Rows const& rows, warp_place place, slot_t first, slot_t last) {
-    slot_t const slots[2] = {min_of(first + place.group, last), min_of(first + 8 + place.group, last)};
-    load_words(
-        rows, slots, [&](std::uint32_t j) { return 4 * j + place.pair; }, of);
-  }
-};
-
-/// Values of a tile. Lane (group, pair) holds pieces group and group + 8 of the four tokens whose weights it
-/// holds.
+/// Values of a tile, 64 channels of them. Lane (group, pair) holds piece `group` of the four tokens whose
+/// weights it holds.
 struct value_pieces {
-  static constexpr std::uint32_t pieces = max_attended_channels / 64;
-  piece_words of[4][pieces];
+  piece_words of[4];
 
-  KVMELD_HD static std::uint32_t token(warp_place place, std::uint32_t i) {
-    return 2 * place.pair + i % 2 + 8 * (i / 2);
-  }
-  template <class Rows> KVMELD_HD void load(Rows const& rows, warp_place place, slot_t first, slot_t last) {
-    slot_t slots[4];
-    for (std::uint32_t i = 0; i < 4; ++i) slots[i] = min_of(first + token(place, i), last);
-    load_words(
-        rows, slots, [&](std::uint32_t h) { return 8 * h + place.group; }, of);
-  }
-  /// A copy in which the tokens of the tile from `end` on are zeros.
-  KVMELD_HD value_pieces seen(warp_place place, std::uint32_t end) const {
-    value_pieces v = *this;
-    unrolled<4 * pieces>([&](auto number) {
-      constexpr std::uint32_t i = decltype(number)::value / pieces, h = decltype(number)::value % pieces;
-      if (token(place, i) >= end) v.of[i][h] = {};
+  /// Reads channels 64 h and on.
+  template <class Rows> KVMELD_HD value_pieces(Rows const& rows, warp_place place, std::uint32_t h) {
+    unrolled<4>([&](auto number) {
+      constexpr std::uint32_t i = decltype(number)::value;
+      of[i] = rows.words(token_of(place, i / 2, i % 2), 8 * h + place.group);
     });
-    return v;
   }
-  /// Right factor of result 8 * h + j: tokens are rows, channels 64 h + 8 column + j are columns.
-  KVMELD_HD void right(std::uint32_t h, std::uint32_t j, std::uint32_t (&b)[2]) const {
+  /// The lower or the upper halves of two words.
+  KVMELD_HD static std::uint32_t paired(std::uint32_t x, std::uint32_t y, bool upper) {
+#if defined(__CUDA_ARCH__)
+    return __byte_perm(x, y,
+                       upper ? 0x7632u : 0x5410u);  // one instruction; from the other form nvcc makes two
+#else
+    return upper ? (x >> 16) | (y & 0xffff0000u) : (x & 0xffffu) | (y << 16);
+#endif
+  }
+  /// Right factor of result j: tokens are rows, channels 8 column + j of the 64 are columns.
+  KVMELD_HD void right(std::uint32_t j, std::uint32_t (&b)[2]) const {
     for (std::uint32_t half = 0; half < 2; ++half) {
-      std::uint32_t const x = of[2 * half][h].w[j / 2], y = of[2 * half + 1][h].w[j / 2];
-      b[half] = j % 2 == 0 ? (x & 0xffffu) | (y << 16) : (x >> 16) | (y & 0xffff0000u);
+      b[half] = paired(of[2 * half].w[j / 2], of[2 * half + 1].w[j / 2], j % 2 != 0);
     }
   }
 };
@@ -151,39 +110,35 @@ private:
 template <class T> struct warp_softmax {
   static constexpr std::uint32_t results = max_attended_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
-  bool any[2] = {false, false};
   float total[results][4] = {};
 
-  /// Turns logits (this lane's share of 16 x 16) into weights. sees(half, n, i) says whether row group + 8
-  /// half sees the i-th token of the lane's pair in the n-th eight. Collective in a warp.
-  template <class Team, class Sees> KVMELD_HD void soften(Team const& team, float (&logit)[2][4], Sees sees) {
+  /// Turns logits (this lane's share of 16 x 16) into weights. Row group + 8 half sees the first seen[half]
+  /// tokens of the tile. Collective in a warp.
+  template <class Team>
+  KVMELD_HD void soften(Team const& team, float (&logit)[2][4], std::uint32_t const (&seen)[2]) {
+    warp_place const place = place_in_warp(team);
     unrolled<2>([&](auto row) {
       constexpr std::uint32_t half = decltype(row)::value;
       float high = element_traits<float>::lowest;
-      bool seen = false;
       unrolled<4>([&](auto pair) {
         constexpr std::uint32_t n = decltype(pair)::value / 2, i = decltype(pair)::value % 2;
-        if (!sees(half, n, i)) return;
-        high = max_of(high, logit[n][2 * half + i]);
-        seen = true;
+        if (token_of(place, n, i) < seen[half]) high = max_of(high, logit[n][2 * half + i]);
       });
       high = over_row(team, high, [](float a, float b) { return max_of(a, b); });
-      bool const some =
-          ((team.ballot(seen) >> team.lane() % warp_size / 4 * 4) & 0xfu) != 0;  // some lane of the row
-      if (any[half]) high = max_of(high, highest[half]);
-      float const factor = any[half] ? exponential(highest[half] - high) : 0.0f;
+      bool const any = sum[half] != 0.0f;  // the highest logit adds 1
+      if (any) high = max_of(high, highest[half]);
+      float const factor = any ? exponential(highest[half] - high) : 0.0f;
       float part = 0.0f;
       unrolled<4>([&](auto pair) {
         constexpr std::uint32_t n = decltype(pair)::value / 2, i = decltype(pair)::value % 2;
         float& x = logit[n][2 * half + i];
-        x = sees(half, n, i) ? exponential(x - high) : 0.0f;
+        x = token_of(place, n, i) < seen[half] ? exponential(x - high) : 0.0f;
         part += x;
       });
       part = over_row(team, part, [](float a, float b) { return a + b; });
-      if (!some) return;
+      if (seen[half] == 0) return;
       sum[half] = sum[half] * factor + part;
       highest[half] = high;
-      any[half] = true;
       unrolled<results>([&](auto result) {
         float(&r)[4] = total[decltype(result)::value];
         r[2 * half] *= factor;
@@ -192,23 +147,52 @@ template <class T> struct warp_softmax {
     });
   }
 
-  /// Adds weighted values to row group + 8 half where takes(half). Collective in a warp.
-  template <class Team, class Takes>
-  KVMELD_HD void add(Team const& team, split_weights<T> const& w, value_pieces const& v,
-                     std::uint32_t channels, Takes takes) {
-    unrolled<results>([&](auto result) {
-      constexpr std::uint32_t index = decltype(result)::value, h = index / 8, j = index % 8;
+  /// Adds weighted values. Collective in a warp.
+  template <class Team, class Rows>
+  KVMELD_HD void add(Team const& team, split_weights<T> const& w, Rows const& values,
+                     std::uint32_t channels) {
+    unrolled<results / 8>([&](auto eight) {
+      constexpr std::uint32_t h = decltype(eight)::value;
       if (64 * h >= channels) return;
-      std::uint32_t b[2];
-      v.right(h, j, b);
-      float(&r)[4] = total[index];
-      float c[4] = {r[0], r[1], r[2], r[3]};
-      team.template multiply<matrix_format_of<T>>(c, w.high, b);
-      team.template multiply<matrix_format_of<T>>(c, w.low, b);
-      for (std::uint32_t i = 0; i < 4; ++i) {
-        if (takes(i / 2)) r[i] = c[i];
-      }
+      value_pieces const v(values, place_in_warp(team), h);
+      unrolled<8>([&](auto result) {
+        constexpr std::uint32_t j = decltype(result)::value;
+        std::uint32_t b[2];
+        v.right(j, b);
+        team.template multiply<matrix_format_of<T>>(total[8 * h + j], w.high, b);
+        team.template multiply<matrix_format_of<T>>(total[8 * h + j], w.low, b);
+      });
     });
+  }
+
+  /// For a tile of which queries see different tokens: 0 times a value that a query does not see could be
+  /// NaN. Clears values that are not finite; rows that see them get NaN. Collective in a warp.
+  template <class Team, class Rows>
+  KVMELD_HD void hide_unseen(Team const& team, Rows const& values, std::uint32_t channels,
+                             std::uint32_t const (&seen)[2]) {
+    if (team.ballot(!values.are_finite(team)) == 0) return;
+    warp_place const place = place_in_warp(team);
+    for (std::uint32_t token = 0; token < tile_tokens; ++token) {
+      unrolled<results / 4>([&](auto number) {
+        constexpr std::uint32_t h = decltype(number)::value / 2, i = decltype(number)::value % 2;
+        if (64 * h >= channels) return;
+        std::uint32_t const index = 8 * h + 2 * place.pair + i;
+        piece_words const piece = values.words(token, index);
+        piece_words clear = piece;
+        unrolled<8>([&](auto channel) {
+          constexpr std::uint32_t j = decltype(channel)::value;
+          if (is_finite(element_of<T, j>(piece))) return;
+          clear.w[j / 2] &= j % 2 == 0 ? 0xffff0000u : 0xffffu;
+          unrolled<2>([&](auto row) {
+            constexpr std::uint32_t half = decltype(row)::value;
+            if (token < seen[half]) total[8 * h + j][2 * half + i] = bits_float(0x7fc00000u);
+          });
+        });
+        team.sync_warp();
+        if (place.group == token % 8) values.write(token, index, clear);
+      });
+    }
+    team.sync_warp();
   }
 };
 
