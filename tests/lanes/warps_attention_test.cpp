@@ -60,7 +60,74 @@ template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attent
   return cache.executor().tuned_launches() != 0;
 }
 
+// How rows of `channels` channels lie: one behind the other, with as many elements between them, or in pages.
+template <class T> struct rows_apart {
+  std::uint32_t padding, shift;
+  auto operator()(T* memory, kvmeld::shape const& s, std::uint32_t channels) const {
+    std::int64_t const token = channels + padding, head = token * s.capacity;
+    kvmeld::cache_strides const strides{head * s.kv_heads, head * s.kv_heads, head, token, 1};
+    return kvmeld::strided<T>(memory + shift, strides, s, channels);
+  }
+};
+template <class T> struct rows_in_pages {
+  auto operator()(T* memory, kvmeld::shape const& s, std::uint32_t channels) const {
+    static std::int32_t const table[] = {3, 1, 0, 2, 7, 5, 4, 6, 9, 8};
+    return kvmeld::paged(kvmeld::pool_pages(memory, kvmeld::table_rows(table, 10)), 10,
+                         kvmeld::dense_pages("LPTHC", 10, 10, s, channels), s, channels);
+  }
+};
+
+// The tuned form beside the generic one, with as many warps and tokens.
+template <class T, class Rows>
+void beside_generic(Rows rows, std::uint32_t channels, std::uint32_t tokens, std::uint32_t warps) {
+  CAPTURE(channels);
+  CAPTURE(tokens);
+  CAPTURE(warps);
+  kvmeld::shape const s{1, 1, 1, 4, channels, channels, 100};
+  support::dice d(channels + tokens);
+  std::vector<T> keys(s.slots() * (channels + 24)), values(keys.size()), q(2 * 4 * channels);
+  for (auto* const v : {&keys, &values, &q}) {
+    for (T& x : *v) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.normal()));
+  }
+  kvmeld::kv const tensors{rows(keys.data(), s, channels), rows(values.data(), s, channels)};
+  kvmeld::cache_options sizes;
+  sizes.extent = s;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), tensors,
+                             sizes};
+  cache.open(0, tokens);
+  for (kvmeld::slot_t slot = 0; slot < tokens; slot += 3)
+    cache.ledger().degree[slot] = static_cast<float>(d.between(2, 90));
+  auto const attend = [&](kvmeld::tuning tuning) {
+    std::vector<float> out(q.size());
+    support::warp_executor executor(warps, tuning);
+    kvmeld::attention::attend(executor, {0, 0, 2}, kvmeld::rows_by_token<T const>(q.data(), 2, 4, channels),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 2, 4, channels));
+    CHECK(executor.tuned_launches() == (tuning == kvmeld::tuning::on ? 1 : 0));
+    return out;
+  };
+  auto const tuned = attend(kvmeld::tuning::on), generic = attend(kvmeld::tuning::off);
+  double far = 0;
+  for (std::size_t i = 0; i < tuned.size(); ++i)
+    far = std::max(far, std::fabs(static_cast<double>(tuned[i]) - static_cast<double>(generic[i])));
+  CHECK(far < 1e-3);
+}
+
 }  // namespace
+
+TEST_CASE("tiles are copied ahead wherever rows lie") {
+  using kvmeld::bfloat16;
+  using kvmeld::float16;
+  for (std::uint32_t tokens : {1u, 15u, 16u, 17u, 32u, 48u, 64u, 65u})
+    beside_generic<float16>(rows_apart<float16>{0, 0}, 64, tokens, 1);
+  for (std::uint32_t tokens : {33u, 64u, 97u})
+    beside_generic<bfloat16>(rows_in_pages<bfloat16>{}, 128, tokens, 2);
+  for (std::uint32_t channels : {64u, 96u, 128u}) {
+    beside_generic<float16>(rows_in_pages<float16>{}, channels, 50, 1);
+    beside_generic<bfloat16>(rows_apart<bfloat16>{8, 0}, channels, 50, 1);  // at multiples of 16 bytes
+    beside_generic<float16>(rows_apart<float16>{4, 0}, channels, 50, 1);    // every other row
+    beside_generic<float16>(rows_apart<float16>{0, 2}, channels, 50, 1);    // no row
+  }
+}
 
 TEST_CASE("few queries on warps attend as softmax attention does") {
   for (std::uint64_t seed = 0; seed < 9; ++seed) against_reference<kvmeld::float16, float>(seed, 2e-4);
@@ -124,6 +191,32 @@ TEST_CASE("what a query does not see is not even multiplied by zero") {
       CHECK(finite == (query < 2 ? int(2 * s.value_dim) : 0));  // the last two see a row of NaN
     }
   }
+}
+
+TEST_CASE_TEMPLATE("an infinite value shows in its channel of the queries that see it", T, kvmeld::float16,
+                   kvmeld::bfloat16) {
+  kvmeld::shape const s{1, 1, 1, 2, 16, 70, 60};
+  support::dice d(9);
+  support::engine_memory<T> memory(s);
+  memory.fill_sequence(d, 0, 0, 41, support::texture::clusters);
+  kvmeld::track const where = kvmeld::make_track(s, 0, 0, 0);
+  std::vector<float> row(s.value_dim, 1.0f);
+  row[66] = kvmeld::bits_float(0x7f800000u);
+  support::write_row(memory.tensors().values, where, 39, row);
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(2));
+  cache.open(0, 41);
+  std::vector<T> const q(4 * 2 * s.key_dim, kvmeld::element_traits<T>::from_float(0.1f));
+  std::vector<float> out(4 * 2 * s.value_dim);
+  support::warp_executor executor(1);
+  kvmeld::attention::attend(executor, {0, 0, 4}, kvmeld::rows_by_token<T const>(q.data(), 4, 2, s.key_dim),
+                            cache.ref(), kvmeld::rows_by_token(out.data(), 4, 2, s.value_dim));
+  CHECK(executor.tuned_launches() == 1);
+  std::size_t wrong = 0;
+  for (std::uint32_t i = 0; i < out.size(); ++i) {
+    bool const sees = i / (2 * s.value_dim) >= 2 && i % s.value_dim == 66;
+    wrong += kvmeld::is_finite(out[i]) == sees ? 1 : 0;
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("attention that warps have no tuned form for is the generic one") {
