@@ -93,7 +93,7 @@ public:
 
 private:
   KVMELD_HD static constexpr std::uint32_t place(std::uint32_t row, std::uint32_t piece) {
-    return (row * pieces + (piece ^ ((row ^ row << 2) & 6u))) * sizeof(piece_words);
+    return (row * pieces + (piece ^ ((row ^ row << 2) & 6u))) * std::uint32_t{sizeof(piece_words)};
   }
   template <class Team>
   KVMELD_HD static T const* shuffle_address(Team const& team, T const* mine, std::uint32_t from) {
