@@ -10,7 +10,6 @@
 #include <kvmeld/exec/row_piece.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
-#include <kvmeld/layout/row_pieces.hpp>
 
 #include <cmath>
 #include <cstdint>
