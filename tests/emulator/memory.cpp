@@ -252,31 +252,35 @@ std::string memory::kernel(access a, void const* p, std::size_t bytes, std::uint
   auto const whose = [&](visit const& v) {
     return v.block < who.first_block ? std::string(", of another stream's kernel: ") : std::string(": ");
   };
-  visits seen, now;  // of a byte, and after this access; its neighbours' are mostly the same
+  // Neighbouring bytes mostly have the same past.
+  auto const differ = [](visit const& x, visit const& y) { return std::memcmp(&x, &y, sizeof x) != 0; };
+  visit seen_write{}, seen_read{}, now{};
   bool known = false, write_ordered = true, read_ordered = true;
   for (std::size_t i = 0; i < bytes; ++i) {
     if (!(used >> i & 1)) continue;
     visits& v = visits_[at + i];
-    if (!known || std::memcmp(&v, &seen, sizeof v) != 0) {
-      known = true;
-      seen = now = v;
+    if (!known || differ(v.write, seen_write)) {
+      seen_write = v.write;
       bool const both_atomic = a == access::atomic && (v.write.marks & atomically);
       write_ordered = both_atomic || ordered(v.write, who, at + i);
-      if (a == access::load) {
-        now.read = joined(v.read, who);
-      } else {
-        read_ordered = ordered(v.read, who, at + i);
-        now.write = joined(v.write, who);
-        if (a == access::atomic) now.write.marks |= atomically;
-      }
+      if (a != access::load) now = joined(v.write, who);
+      if (a == access::atomic) now.marks |= atomically;
     }
-    v = now;
+    if (!known || differ(v.read, seen_read)) {
+      seen_read = v.read;
+      if (a == access::load)
+        now = joined(v.read, who);
+      else
+        read_ordered = ordered(v.read, who, at + i);
+    }
+    known = true;
+    (a == access::load ? v.read : v.write) = now;
     // The same value from several threads is a habit that devices honour.
     bool const same =
         a != access::atomic && stored != nullptr && static_cast<std::byte const*>(stored)[i] == base_[at + i];
-    if (!write_ordered && !same) problem = "races with a write" + whose(seen.write) + place(base_ + at + i);
+    if (!write_ordered && !same) problem = "races with a write" + whose(seen_write) + place(base_ + at + i);
     if (!read_ordered)
-      problem = "writes what another thread reads" + whose(seen.read) + place(base_ + at + i);
+      problem = "writes what another thread reads" + whose(seen_read) + place(base_ + at + i);
   }
   return problem;
 }
