@@ -145,14 +145,14 @@ bool memory::cluster_waited(visit const& before, agent const& who) {
 // Of an earlier launch, or of an earlier owner of the memory.
 bool memory::kernel_came_before(std::uint32_t block, std::size_t at) const {
   if (block < history_.ordered_blocks()) return true;
-  auto const piece = pieces_.upper_bound(at);
-  return piece == pieces_.begin() || history_.before(block, std::prev(piece)->second.since);
+  auto const behind = pieces_.upper_bound(at);
+  return behind == pieces_.begin() || history_.before(block, std::prev(behind)->second.since);
 }
 history::range const* memory::open(std::byte const* p, std::size_t bytes, bool writes) const {
   for (history::range const& r : history_.open()) {
     if (!r.meets(p, bytes) || !(r.writes || writes)) continue;
-    auto const piece = pieces_.upper_bound(index(p));
-    if (piece != pieces_.begin() && r.serial > std::prev(piece)->second.since) return &r;
+    auto const behind = pieces_.upper_bound(index(p));
+    if (behind != pieces_.begin() && r.serial > std::prev(behind)->second.since) return &r;
   }
   return nullptr;
 }
