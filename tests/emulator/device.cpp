@@ -292,13 +292,13 @@ cudaError_t device::launch(function const& f, dim3 grid, dim3 block, void** argu
     std::memcpy(l.parameters.data() + f.parameters[i].offset, arguments[i], f.parameters[i].bytes);
   return enqueue(s, [this, l = std::move(l)] {
     launch_figures const g = machine_.run(l);
-    for (kernel_figures* f : {&figures_[l.kernel], &all_}) {
-      ++f->launches;
-      f->instructions += g.steps;
-      f->asked += g.moved.asked;
-      f->read += g.moved.read;
-      f->written += g.moved.written;
-      f->fewest_blocks = std::min<std::uint64_t>(f->fewest_blocks, l.grid.count());
+    for (kernel_figures* sums : {&figures_[l.kernel], &all_}) {
+      ++sums->launches;
+      sums->instructions += g.steps;
+      sums->asked += g.moved.asked;
+      sums->read += g.moved.read;
+      sums->written += g.moved.written;
+      sums->fewest_blocks = std::min<std::uint64_t>(sums->fewest_blocks, l.grid.count());
     }
   });
 }

@@ -173,7 +173,7 @@ public:
   template <class T> __device__ T* scratch(std::size_t n) const {
     T* const own = reinterpret_cast<T*>(scratch_ + used_);
     used_ += scratch_size(n * sizeof(T));
-    return Spans ? detail::cluster::in_block(own, 0) : own;
+    return blocks() != 1 ? detail::cluster::in_block(own, 0) : own;
   }
 
   /// From now on `scratch` gives out the same memory again. A barrier comes first.

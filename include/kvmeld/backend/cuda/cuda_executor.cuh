@@ -92,19 +92,24 @@ inline std::uint32_t floor_power(std::uint32_t n) {
   return power;
 }
 
-/// The most blocks that a cluster of this kernel can have; 1 where the kernel was compiled for devices
-/// without clusters. Asked once per kernel, of the device that runs it first.
-template <class Phase, class Source> std::uint32_t largest_cluster() {
+/// The most blocks that a cluster of this kernel can have if each has `shared` bytes of shared memory; 1
+/// where the kernel was compiled for devices without clusters. Asked once per kernel, of the device that runs
+/// it first.
+template <class Phase, class Source> std::uint32_t largest_cluster(std::size_t shared) {
   static std::uint32_t const most = [&] {
     auto const* const kernel = reinterpret_cast<void const*>(run_tiles<Phase, Source>);
     cudaFuncAttributes is{};
-    if (cudaFuncGetAttributes(&is, kernel) != cudaSuccess || is.ptxVersion < 90) return 1u;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    cudaLaunchConfig_t launch{};
-    launch.gridDim = dim3(kvmeld::most_blocks_of_team);
-    launch.blockDim = dim3(block_of<Phase>);
-    launch.dynamicSmemBytes = 40 * 1024;
     int blocks = 1;
+    if (cudaFuncGetAttributes(&is, kernel) != cudaSuccess || is.ptxVersion < 90) {
+      cudaGetLastError();  // the launch would report it
+      return 1u;
+    }
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    cudaLaunchConfig_t launch{};
+    launch.gridDim = dim3(most_blocks_of_team);
+    launch.blockDim = dim3(block_of<Phase>);
+    launch.dynamicSmemBytes = shared;
     if (cudaOccupancyMaxPotentialClusterSize(&blocks, kernel, &launch) != cudaSuccess) blocks = 1;
     cudaGetLastError();  // a refusal only means that teams stay small
     return floor_power(static_cast<std::uint32_t>(max_of(1, blocks)));
@@ -312,7 +317,7 @@ public:
       std::uint32_t blocks = 1;
       if constexpr (spans_blocks<Phase>::value) {
         blocks = blocks_per_tile(total, extent.capacity, block);
-        if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>());
+        if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>(max_shared_));
       }
       start(kernel, {grid, blocks, block}, bytes, phase, source, per_item, items, nullptr, 0);
     } else if constexpr (has_near_scratch<Phase>::value) {
