@@ -97,10 +97,11 @@ private:
   }
   template <class Team>
   KVMELD_HD static T const* shuffle_address(Team const& team, T const* mine, std::uint32_t from) {
-    auto const bits = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(mine));
+    std::uint64_t const bits = reinterpret_cast<std::uintptr_t>(mine);
     std::uint64_t const low = team.shuffle(static_cast<std::uint32_t>(bits), from);
     std::uint64_t const high = team.shuffle(static_cast<std::uint32_t>(bits >> 32), from);
-    return reinterpret_cast<T const*>(static_cast<std::uintptr_t>(high << 32 | low));
+    std::uintptr_t const address = high << 32 | low;
+    return reinterpret_cast<T const*>(address);
   }
 
   row_pieces<Layout> rows_;
