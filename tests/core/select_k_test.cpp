@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <type_traits>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -182,9 +181,7 @@ TEST_CASE("select_k on warps takes the same") {
 TEST_CASE_TEMPLATE("compact_indices keeps the order, for_each_chosen takes each once", Executor,
                    kvmeld::testing::lane_executor, support::warp_executor) {
   support::dice d(8);
-  for (std::uint32_t size : {1u, 2u, 5u, 8u}) {
-    if (std::is_same_v<Executor, support::warp_executor> && size > 3) continue;  // warps, not lanes
-    Executor executor(size);
+  support::for_teams<Executor>([&](Executor& executor) {
     for (std::uint32_t n : {0u, 1u, 4u, 9u, 200u}) {
       list const keys = random_keys(d, n);
       list wanted;
@@ -201,15 +198,13 @@ TEST_CASE_TEMPLATE("compact_indices keeps the order, for_each_chosen takes each 
       executor.run(visit_phase{&keys, &visits}, extent, 1, any_track{});
       for (std::uint32_t i = 0; i < n; ++i) CHECK(visits[i] == (keys[i] % 3 == 0 ? 1 : 0));
     }
-  }
+  });
 }
 
 TEST_CASE_TEMPLATE("scan_values adds up what comes before each index", Executor,
                    kvmeld::testing::lane_executor, support::warp_executor) {
   support::dice d(9);
-  for (std::uint32_t size : {1u, 2u, 3u, 8u}) {
-    if (std::is_same_v<Executor, support::warp_executor> && size > 3) continue;  // warps, not lanes
-    Executor executor(size);
+  support::for_teams<Executor>([&](Executor& executor) {
     for (std::uint32_t n : {0u, 1u, 4u, 31u, 32u, 33u, 200u, 1000u}) {
       list values(n), wanted(n), sums(n, 0);
       std::uint32_t sum = 0, all = 777;
@@ -222,7 +217,7 @@ TEST_CASE_TEMPLATE("scan_values adds up what comes before each index", Executor,
       CHECK(sums == wanted);
       CHECK(all == sum);
     }
-  }
+  });
 }
 
 TEST_CASE("contiguous_range covers every index once, in order") {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -99,9 +98,7 @@ TEST_CASE("the pivot moves from the front to its place") {
 TEST_CASE_TEMPLATE("lists are sorted side by side, short and long ones", Executor,
                    kvmeld::testing::lane_executor, support::warp_executor) {
   support::dice d(13);
-  for (std::uint32_t lanes : {1u, 2u, 5u}) {
-    if (std::is_same_v<Executor, support::warp_executor> && lanes > 2) continue;  // warps, not lanes
-    Executor executor(lanes);
+  support::for_teams<Executor>([&](Executor& executor) {
     for (std::uint32_t most : {0u, 1u, 2u, 31u, 32u, 33u, 64u, 65u, 130u, 700u}) {
       sort_phase phase;
       slots expected;
@@ -129,7 +126,7 @@ TEST_CASE_TEMPLATE("lists are sorted side by side, short and long ones", Executo
       CAPTURE(most);
       CHECK(phase.list == expected);
     }
-  }
+  });
 }
 
 }  // namespace sets_cases

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -160,5 +161,14 @@ private:
   std::shared_ptr<std::uint32_t> tuned_ = std::make_shared<std::uint32_t>(0);
   std::vector<std::shared_ptr<warp_board>> boards_of_warps_;
 };
+
+// f(executor) for teams of several sizes: of lanes, or of warps.
+template <class Executor, class F> void for_teams(F f) {
+  for (std::uint32_t size : {1u, 2u, 3u, 5u, 8u}) {
+    if (std::is_same_v<Executor, warp_executor> && size > 3) continue;
+    Executor executor(size);
+    f(executor);
+  }
+}
 
 }  // namespace support

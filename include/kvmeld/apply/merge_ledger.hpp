@@ -23,7 +23,7 @@ namespace detail {
 /// other entries stay as members, the pivot keeps its scores too; only carried weights add up.
 struct merge_ledger_phase : slot_phase {
   plan_ref map;
-  static constexpr bool light = false;  ///< sets are long at times
+  static constexpr bool light = false;  ///< takes more registers than a lane of the largest block has
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;

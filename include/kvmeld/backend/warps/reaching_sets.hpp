@@ -39,9 +39,9 @@ public:
     std::uint32_t* ends;    ///< [lanes + 1] per segment, the end of the next set for a lane that comes from
                             ///< newer entries
     std::uint32_t* counts;  ///< [reach_window + 1] how many entries have this reach
-    std::uint32_t near_first,
-        near_count;      ///< the segments of the lanes of this block, as far as there is room
-    std::uint8_t* near;  ///< [near_count] the reach of these entries for the threshold of the call
+    std::uint32_t near_first;  ///< first entry of the segments of this block's lanes
+    std::uint32_t near_count;  ///< entries of these segments, as far as there is room
+    std::uint8_t* near;        ///< [near_count] the reach of these entries for the threshold of the call
 
     /// Bytes for teams whose blocks have `lanes` lanes.
     static std::size_t bytes(std::uint32_t lanes, std::uint32_t near_size) {
