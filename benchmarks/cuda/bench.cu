@@ -213,8 +213,8 @@ void attention(options const& o, std::string const& name, tensors const& x, Rows
     cache.open(i, length);
     entries += length;
   }
-  std::uint32_t const parts =
-      kvmeld::max_of(1u, (ragged ? 2 : 1) * multiprocessors() / (heads * s.sequences));
+  // Two blocks share a multiprocessor. Without a split, the longest track would hold up all others.
+  std::uint32_t const parts = kvmeld::max_of(ragged ? 2u : 1u, 2 * multiprocessors() / (heads * s.sequences));
   std::size_t const floats = kvmeld::attention::split_floats(s, parts, s.sequences, 1);
   device_array<float> memory(floats);
   std::size_t const rows_of = std::size_t{s.sequences} * s.query_heads();

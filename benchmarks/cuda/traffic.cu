@@ -110,7 +110,7 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   if (cache.longest(0) != budget) std::printf("| %u entries are left |\n", cache.longest(0));
 
   if constexpr (!decltype(cache)::shares) {
-    std::uint32_t const parts = kvmeld::ceil_div(2 * multiprocessors(), heads);
+    std::uint32_t const parts = kvmeld::max_of(1u, 2 * multiprocessors() / heads);
     std::size_t const floats = kvmeld::attention::split_floats(s, parts, 1, 1);
     device_array<float> memory(floats);
     device_array<element> q(s.query_heads() * channels), out(s.query_heads() * channels);

@@ -85,7 +85,7 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), most, heads, s.key_dim);
   std::uint32_t const parts = d.pick({1u, 1u, 3u});
   std::vector<float> part_memory(kvmeld::attention::split_floats(s, parts, 2, most));
-  kvmeld::attention::split_keys const split{parts, part_memory};
+  kvmeld::attention::split_keys const split{parts, part_memory, 64};
   auto const base = d.chance(0.5) ? kvmeld::lse_base::two : kvmeld::lse_base::natural;
   bool const own_sums = d.chance(0.3);  // the call keeps log-sum-exps to itself: natural ones
 

@@ -57,7 +57,7 @@ TEST_CASE("attend gives the same bits for any number of threads and lanes, and f
     call<float, float> c = start;
     std::vector<float> memory(kvmeld::attention::split_floats(s, parts, 3, c.most));
     kvmeld::attention::attend(executor, c.batch(0), c.queries(), x.cache.ref(), c.outputs(), c.sums(), {},
-                              {parts, memory});
+                              {parts, memory, 64});
     return c;
   };
   auto const one = run(kvmeld::host_executor(1));
@@ -147,7 +147,7 @@ TEST_CASE("attend refuses a batch that does not fit") {
   CHECK(refused({0, two, one}) ==
         "attention::attend: number of query counts is 1; it must be 2, one for each sequence");
   CHECK(refused({0, five, one}) == "attention::attend: sequence is 5; it must be 0 to 2");
-  std::vector<float> few(3 * 6 - 1);
+  std::vector<float> few(3 * 6 + 1);
   auto const split = [&](kvmeld::attention::split_keys const& keys) {
     return cache_test::refusal_of([&] {
       std::vector<float> rows(4);
@@ -160,7 +160,9 @@ TEST_CASE("attend refuses a batch that does not fit") {
   std::uint32_t const many = 0xffffffffu;
   CHECK(kvmeld::attention::split_floats({1, 1, many, 1, 4, 4, 4}, many, many, many) == std::size_t(-1));
   CHECK(split({3, few}) ==
-        "attention::attend: number of floats of split.memory is 17; it must be at least 18, for 3 parts");
+        "attention::attend: number of floats of split.memory is 19; it must be at least 20, for 3 parts");
+  CHECK(split({0x80000000u, few}) ==
+        "attention::attend: split.parts is 2147483648; it must be at most 2147483647, for 1 tracks");
   std::vector<std::uint32_t> const none{0};
   CHECK(refused({0, one, none}).empty());
   CHECK(refused({0, one, one}) == "attention::attend: query.data is null; it must be the rows of the "

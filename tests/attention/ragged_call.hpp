@@ -132,7 +132,7 @@ std::size_t compare(Cache& cache, kvmeld::attention_params const& params, std::u
   std::vector<float> memory(
       kvmeld::attention::split_floats(s, parts, static_cast<std::uint32_t>(c.sequences.size()), c.most));
   kvmeld::attention::attend(cache.executor(), c.batch(layer), c.queries(), cache.ref(), c.outputs(),
-                            wants_lse ? c.sums() : kvmeld::head_rows<float>{}, params, {parts, memory});
+                            wants_lse ? c.sums() : kvmeld::head_rows<float>{}, params, {parts, memory, 64});
   reference::attention_options options = options_for(params, s);
   double worst = 0, worst_lse = 0;
   std::size_t touched = 0, blind = 0;

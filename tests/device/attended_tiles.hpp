@@ -34,17 +34,25 @@ void attended_tiles(Device const& device, char const* name, std::uint32_t channe
     q.push_back(kvmeld::element_traits<T>::from_float(n.uniform()));
   std::vector<float> out(std::size_t{3} * most * heads * channels);
   typename Device::template array<T> const far_q(q);
-  typename Device::template array<float> const far_out(out);
-  auto const attend = [&](auto& cache, T const* from, float* to) {
+  typename Device::template array<float> far_out(out);
+  auto const attend = [&](auto& cache, T const* from, float* to, kvmeld::attention::split_keys split = {}) {
     kvmeld::attention::attend(cache.executor(), {0, sequences, queries},
                               kvmeld::rows_by_token<T const>(from, most, heads, channels), cache.ref(),
-                              kvmeld::rows_by_token(to, most, heads, channels));
+                              kvmeld::rows_by_token(to, most, heads, channels), {}, {}, split);
   };
   attend(here, q.data(), out.data());
-  attend(there, far_q.data(), far_out.data());
-  REQUIRE(Device::settled(there.executor()));
-  std::vector<float> const got = far_out.get();
-  for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(3e-4));
+  std::size_t const floats = kvmeld::attention::split_floats(s, 2, 3, most);
+  typename Device::template array<float> memory(floats);
+  for (bool const split : {false, true}) {  // two parts per track: the longest one gets most of them
+    CAPTURE(split);
+    far_out.put(std::vector<float>(out.size()));
+    attend(there, far_q.data(), far_out.data(),
+           split ? kvmeld::attention::split_keys{2, {memory.data(), floats}}
+                 : kvmeld::attention::split_keys{});
+    REQUIRE(Device::settled(there.executor()));
+    std::vector<float> const got = far_out.get();
+    for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(3e-4));
+  }
 }
 
 /// Eight warps take 128 tokens at a time.

@@ -212,7 +212,7 @@ private:
                                 kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
                                 kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
                                 kvmeld::rows_by_head(sums, 3, heads, 1), kvmeld::attention_params{},
-                                {memory.size() == 0 ? 1u : 3u, memory});
+                                {memory.size() == 0 ? 1u : 3u, memory, 64});
     };
     if constexpr (decltype(host_)::shares) {
       auto const attend_shared = [&](auto& cache, Q const* from, float* to, float* sums) {

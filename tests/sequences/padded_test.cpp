@@ -86,7 +86,7 @@ std::vector<float> attend(Cache& cache, kvmeld::host_executor executor, std::vec
       kvmeld::rows_by_token<float const>(q.data(), queries, extent.query_heads(), extent.key_dim),
       cache.ref(), kvmeld::rows_by_token(out.data(), queries, extent.query_heads(), extent.value_dim),
       kvmeld::rows_by_head(lse.data(), queries, extent.query_heads(), 1), params,
-      {parts, {room.data(), room.size()}});
+      {parts, {room.data(), room.size()}, 64});
   out.insert(out.end(), lse.begin(), lse.end());
   return out;
 }

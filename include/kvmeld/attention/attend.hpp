@@ -37,7 +37,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
   partial_rows parts;  ///< with one part, each tile writes its outputs itself
   kept_logits kept{};
 
-  std::uint32_t tiles(shape const&) const { return base::blocks() * parts.count; }
+  /// For each part.
+  std::uint32_t tiles(shape const&) const { return base::blocks(); }
   std::size_t scratch_bytes(int) const {
     std::uint32_t const rows = query_block * cache.extent().queries_per_kv_head;
     std::size_t const dk = cache.keys.channels();
@@ -46,12 +47,15 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
            scratch_size(token_block * dv * sizeof(float)) + scratch_size(token_block * sizeof(float)) +
            scratch_size(std::size_t{rows} * token_block * sizeof(float)) +
            softmax_scratch(rows, cache.values.channels()) + scratch_size(token_block * sizeof(position_t)) +
-           scratch_size(rows * sizeof(float*)) + rope_scratch(params.rope, cache.keys.channels());
+           scratch_size(rows * sizeof(float*)) + rope_scratch(params.rope, cache.keys.channels()) +
+           parts.find_scratch();
   }
 
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const blocks = base::blocks();
-    block_of_rows const b = this->rows_of(cache.extent(), {t.where, t.item, t.index % blocks});
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& of_part) const {
+    key_part const part = parts.find(team, this->source, cache.ledger, of_part);
+    if (part.count == 0) return;
+    tile const t{part.where, part.item, of_part.index};
+    block_of_rows const b = this->rows_of(cache.extent(), t);
     if (b.rows == 0) return;
     std::uint32_t const rows = b.rows;
     std::uint32_t const max_rows = query_block * cache.extent().queries_per_kv_head;
@@ -70,15 +74,12 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
     softmax_state const state(team, max_rows, dv);
     team.for_each(rows, [&](std::uint32_t r) { kept_row[r] = kept.row(b, r); });
     this->load_queries(team, b, dk, q);
-    std::uint32_t const part = t.index / blocks;
-    std::uint32_t const most = params.visible(length, b.queries, b.query_of(rows - 1));
-    std::uint32_t const share = parts.share_of(most, token_block);
-    std::uint32_t const end = min_of(most, (part + 1) * share);
+    slot_t const end = part.end(params.visible(length, b.queries, b.query_of(rows - 1)));
     std::uint32_t const known = cache.ledger.tokens(t.where.sequence);
     auto const position_of = [&](std::uint32_t r) {
       return params.position_of(known, b.queries, b.query_of(r));
     };
-    for (std::uint32_t begin = part * share; begin < end; begin += token_block) {
+    for (slot_t begin = part.begin(); begin < end; begin += token_block) {
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       kvmeld::detail::load_bias(team, cache.ledger, t.where, begin, tokens, bias);
@@ -129,7 +130,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         kvmeld::detail::attend_masked(team, q, rows, k, v, tokens, dk, dv, logits, logit, sees, state);
       }
     }
-    if (parts.count == 1) return this->finish(team, b, dv, state);
+    if (parts.count != 1 && t.index == 0 && part.index == 0 && team.lane() == 0) parts.note(part);
+    if (part.count == 1) return this->finish(team, b, dv, state);
     parts.write(team, part, b, state);
   }
 
@@ -153,15 +155,16 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
                   log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  partial_rows const parts{split.memory.data(),        split.parts,
-                           source.batch.size(),        cache.extent().query_heads(),
-                           source.batch.max_queries(), cache.extent().value_dim};
+  shape const& s = cache.extent();
+  std::uint32_t const least = max_of(1u, ceil_div(split.min_entries, partial_rows::block));
+  partial_rows const parts{split.memory.data(), split.parts,           least,
+                           source.items(),      s.queries_per_kv_head, source.batch.max_queries(),
+                           s.value_dim};
   return launch_all(executor, "attention::attend", [&] {
-    executor.run(attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, cache.extent(), source.items(),
-                 source);
+    part_source const all{source, split.parts};
+    executor.run(attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, s, all.items(), all);
     if (split.parts > 1) {
-      join_parts_phase<Q, Out> const join{rows, cache.extent(), parts};
-      executor.run(join, cache.extent(), source.items(), source);
+      executor.run(join_parts_phase<Q, Out>{rows, s, parts}, s, source.items(), source);
     }
   });
 }
@@ -177,11 +180,11 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
 /// the bits are the same for any number of threads. `out` and `lse` alias nothing. The call is enqueued on
 /// `executor`. It refuses a batch that does not fit, and params that contradict each other.
 ///
-/// `split` divides the keys of every track among several tiles. It is for devices with more multiprocessors
-/// than a call has heads. The call then takes two launches instead of one. Each part is summed by itself, and
-/// the parts are summed in their order. The bits then depend on the number of parts, and on how many entries
-/// the last query of a tile sees (a tile takes eight queries, on warps as many as fill 16 rows). They do not
-/// depend on threads or batches.
+/// `split` divides the keys of long tracks among several tiles. It is for devices with more multiprocessors
+/// than a call has heads, and for tracks of different lengths. The call then takes two launches instead of
+/// one. Each part is summed by itself, and the parts are summed in their order. The bits then depend on the
+/// number of entries of a part, and so on the lengths of all tracks of the call. If split.parts *
+/// split.min_entries reaches the capacity, they depend on min_entries alone. They do not depend on threads.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

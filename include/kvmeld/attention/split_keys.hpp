@@ -4,8 +4,10 @@
 
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
@@ -21,43 +23,126 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace attention {
 
-/// How many parts the keys of a track are divided into, and memory of the executor for the results of the
+/// How the keys of a call's tracks are divided among tiles, and memory of the executor for the results of the
 /// parts. The call's launches write and read that memory. One part needs no memory.
+///
+/// All parts of a call have the same number of entries, so that long tracks get more parts than short ones.
+/// That number is a multiple of 64. It is the smallest with which `parts` x tracks are enough for all tracks.
 struct split_keys {
-  std::uint32_t parts = 1;  ///< parts of a track's keys; 1: attention in one launch
+  std::uint32_t parts = 1;  ///< parts per track, on average; 1: attention in one launch
   span<float> memory;       ///< split_floats() floats, in memory that launches can write
+  /// A part has at least so many entries, unless its track ends. If parts * min_entries reaches the capacity,
+  /// all parts have this number, rounded up to a multiple of 64.
+  std::uint32_t min_entries = 128;
 };
 
 /// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each;
 /// the largest number where they are too many to count.
 inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32_t sequences,
                                 std::uint32_t queries) {
-  std::size_t floats = parts < 2 ? 0 : parts;
+  if (parts < 2) return 0;
+  std::size_t rows = parts;
   for (std::uint32_t n : {sequences, s.query_heads(), queries, s.value_dim + 2})
-    floats = saturated_product(floats, std::size_t{n});
-  return floats;
+    rows = saturated_product(rows, std::size_t{n});
+  return saturated_sum(rows, saturated_product(2 * std::size_t{sequences}, std::size_t{s.kv_heads}));
 }
 
-/// The results of the parts, per part and query row: highest logit, sum of weights (0: nothing was seen),
-/// weighted values.
-struct partial_rows {
-  float* data;
-  std::uint32_t count, sequences, heads, queries, value_dim;
+/// Items of a call: the parts of its tracks. Which track a part belongs to is known on the executor only, so
+/// that a tile finds its track itself (partial_rows::find).
+struct part_source {
+  batch_source batch;
+  std::uint32_t parts;  ///< per track, on average
 
-  /// Entries of each part of a track whose first `seen` entries are seen: whole blocks if there are several
-  /// parts.
-  KVMELD_HD std::uint32_t share_of(std::uint32_t seen, std::uint32_t block) const {
-    return count == 1 ? seen : ceil_div(ceil_div(seen, block), count) * block;
+  /// Number of parts, of which some may be without work.
+  std::uint32_t items() const { return batch.items() * parts; }
+  /// The track of an item if nothing is split.
+  KVMELD_HD track where(std::uint32_t item) const { return batch.where(item / parts); }
+  KVMELD_HD bool idle(std::uint32_t item) const { return parts == 1 && batch.idle(item); }
+};
+
+/// What a tile works on: a part of a track of the batch.
+struct key_part {
+  track where;
+  std::uint32_t item;    ///< the track's number in the batch
+  std::uint32_t number;  ///< among the parts of the call
+  std::uint32_t index;   ///< among the parts of the track
+  std::uint32_t count;   ///< parts of the track; 0: the tile has no work
+  std::uint32_t share;   ///< entries of a part
+  /// The first slot of the part.
+  KVMELD_HD slot_t begin() const { return index * share; }
+  /// The end of the part for a query that sees the first `seen` slots of the track.
+  KVMELD_HD slot_t end(std::uint32_t seen) const { return min_of(seen, begin() + share); }
+};
+
+/// The results of the parts, per part and query row: highest logit, sum of weights (0: nothing was seen),
+/// weighted values. Behind them, for each track: the number of its first part, and how many parts it has.
+struct partial_rows {
+  static constexpr std::uint32_t block = 64;  ///< entries of a part are a multiple of this
+  float* data;
+  std::uint32_t count;   ///< parts per track on average; 1: nothing is split
+  std::uint32_t least;   ///< blocks that a part has at least
+  std::uint32_t tracks;  ///< of the batch
+  std::uint32_t group, queries, value_dim;
+
+  /// More parts than this no track has.
+  std::uint32_t most_of_track(std::uint32_t capacity) const {
+    return min_of(tracks * count, ceil_div(ceil_div(capacity, block), least));
   }
-  KVMELD_HD float* row(std::uint32_t part, block_of_rows const& b, std::uint32_t r) const {
-    std::size_t const head = (std::size_t{part} * sequences + b.member) * heads + b.head_of(r);
-    return data + (head * queries + b.query_of(r)) * (value_dim + 2);
+  KVMELD_HD float* row(std::uint32_t number, std::uint32_t head_of_group, std::uint32_t query) const {
+    std::size_t const head = std::size_t{number} * group + head_of_group;
+    return data + (head * queries + query) * (value_dim + 2);
   }
+  /// The first part of a track; for element 1, how many parts there are. In bits of floats.
+  KVMELD_HD float* parts_of(std::uint32_t item) const { return row(tracks * count, 0, 0) + 2 * item; }
+
+  static constexpr std::size_t find_scratch() { return scratch_size(2 * sizeof(std::uint32_t)); }
+  /// The part that tile `t` of a call works on. Every tile computes the entries of a part from the lengths of
+  /// all tracks: that takes less time than a launch. Collective; barrier at the end.
   template <class Team>
-  KVMELD_HD void write(Team const& team, std::uint32_t part, block_of_rows const& b,
+  KVMELD_HD key_part find(Team const& team, batch_source const& batch, ledger_ref const& ledger,
+                          tile const& t) const {
+    if (count == 1) return {t.where, t.item, t.item, 0, 1, ledger.length[t.where.index]};
+    auto const parts_of = [&](std::uint32_t item, std::uint32_t blocks) {
+      if (batch.idle(item)) return 0u;
+      return max_of(1u, ceil_div(ceil_div(ledger.length[batch.where(item).index], block), blocks));
+    };
+    auto const all_parts = [&](std::uint32_t blocks) {
+      std::uint32_t all = 0;
+      for (std::uint32_t i = team.lane(); i < tracks; i += team.lanes())
+        all = add_saturated{}(all, parts_of(i, blocks));
+      return team.reduce(all, add_saturated{});
+    };
+    // With n blocks in all tracks, parts of n / (parts - tracks) blocks are few enough.
+    std::uint32_t const most = tracks * count, blocks = all_parts(1);
+    std::uint32_t low = max_of(least, ceil_div(blocks, most));
+    std::uint32_t high =
+        blocks != ~0u ? max_of(low, ceil_div(blocks, most - tracks)) : ledger.extent.capacity;
+    while (low < high) {
+      std::uint32_t const middle = low + (high - low) / 2;
+      if (all_parts(middle) <= most)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    std::uint32_t* const found = team.template scratch<std::uint32_t>(2);
+    std::uint32_t const there = scan_values(
+        team, tracks, [&](std::uint32_t i) { return parts_of(i, low); },
+        [&](std::uint32_t i, std::uint32_t before) {
+          if (t.item < before || t.item - before >= parts_of(i, low)) return;
+          found[0] = i;
+          found[1] = before;
+        });
+    if (t.item >= there) return {t.where, t.item, t.item, 0, 0, 0};
+    std::uint32_t const item = found[0], first = found[1];
+    return {batch.where(item), item, t.item, t.item - first, parts_of(item, low), low * block};
+  }
+
+  /// Writes the results of a part, and with a track's first part how many there are. Cooperative.
+  template <class Team>
+  KVMELD_HD void write(Team const& team, key_part const& part, block_of_rows const& b,
                        softmax_state const& state) const {
     for (std::uint32_t r = 0; r < b.rows; ++r) {
-      float* const to = row(part, b, r);
+      float* const to = row(part.number, r % group, b.query_of(r));
       float const* const total = state.total + std::size_t{r} * value_dim;
       team.for_each(value_dim, [&](std::uint32_t c) { to[2 + c] = total[c]; });
       if (team.lane() != 0) continue;
@@ -65,10 +150,23 @@ struct partial_rows {
       to[1] = state.seen[r] != 0 ? state.sum[r] : 0.0f;
     }
   }
+  /// Notes where a track's parts lie. One lane of the track's first part.
+  KVMELD_HD void note(key_part const& part) const {
+    parts_of(part.item)[0] = bits_float(part.number);
+    parts_of(part.item)[1] = bits_float(part.count);
+  }
+
+private:
+  struct add_saturated {
+    KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const {
+      return a + b < a ? ~0u : a + b;
+    }
+  };
 };
 
 /// Joins the parts of each query row in their order, then finishes like attention in one part. The highest
-/// logit of all parts is found first, so that each part is rescaled once, independently of the others.
+/// logit of all parts is found first, so that each part is rescaled once, independently of the others. Tracks
+/// with one part have their outputs already.
 template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
   shape extent;
   partial_rows parts;
@@ -78,34 +176,56 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
     return this->source.batch.max_queries() * extent.queries_per_kv_head;
   }
   std::size_t scratch_bytes(int) const {
-    return softmax_scratch(1, extent.value_dim) + 2 * scratch_size(parts.count * sizeof(float));
+    std::uint32_t const most = parts.most_of_track(extent.capacity);
+    return softmax_scratch(1, extent.value_dim) + 2 * scratch_size(most * sizeof(float)) +
+           scratch_size(ceil_div(most, at_once) * sizeof(float));
   }
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const group = extent.queries_per_kv_head, number = t.index / group;
     std::uint32_t const member = this->source.row_of(t.item);
     std::uint32_t const queries = this->source.batch.queries(member);
     if (number >= queries) return;
-    block_of_rows const b{member, queries, number, 1, t.where.kv_head * group + t.index % group, 1};
+    std::uint32_t const first = float_bits(parts.parts_of(t.item)[0]);
+    std::uint32_t const count = float_bits(parts.parts_of(t.item)[1]);
+    if (count == 1) return;
+    std::uint32_t const head = t.index % group;
+    block_of_rows const b{member, queries, number, 1, t.where.kv_head * group + head, 1};
     std::uint32_t const dv = extent.value_dim;
+    auto const row = [&](std::uint32_t part) { return parts.row(first + part, head, number); };
     softmax_state const state(team, 1, dv);
-    float* const factor = team.template scratch<float>(parts.count);  // first the highest logit of the part
-    float* const sum = team.template scratch<float>(parts.count);
-    team.for_each(parts.count, [&](std::uint32_t part) {
-      float const* const from = parts.row(part, b, 0);
+    float* const factor = team.template scratch<float>(count);  // first the highest logit of the part
+    float* const sum = team.template scratch<float>(count);
+    float* const sums = team.template scratch<float>(ceil_div(count, at_once));
+    std::uint32_t highest = 0, seen = 0;
+    team.for_each(count, [&](std::uint32_t part) {
+      float const* const from = row(part);
       factor[part] = from[0];
       sum[part] = from[1];
+      if (sum[part] == 0.0f) return;
+      highest = max_of(highest, order_key(from[0]));
+      seen = 1;
+    });
+    highest = team.reduce(highest, op_max{});
+    seen = team.reduce(seen, op_max{});
+    team.sync();
+    team.for_each(ceil_div(count, at_once), [&](std::uint32_t i) {
+      sums[i] = sum_of(i * at_once, min_of(count, (i + 1) * at_once), order_value(highest), factor, sum);
     });
     team.sync();
-    if (team.lane() == 0) join_sums(factor, sum, state);
-    team.sync();
+    if (team.lane() == 0) {
+      float all = 0.0f;
+      for (std::uint32_t i = 0; i < ceil_div(count, at_once); ++i) all += sums[i];
+      state.highest[0] = order_value(highest);
+      state.sum[0] = all;
+      state.seen[0] = seen;
+    }
     team.for_each(dv, [&](std::uint32_t c) {
       float total = 0.0f;
-      for (std::uint32_t part = 0; part < parts.count; part += at_once) {
+      for (std::uint32_t part = 0; part < count; part += at_once) {
         float x[at_once];
-        for (std::uint32_t j = 0; j < at_once; ++j)
-          x[j] = part + j < parts.count ? parts.row(part + j, b, 0)[2 + c] : 0.0f;
+        for (std::uint32_t j = 0; j < at_once; ++j) x[j] = part + j < count ? row(part + j)[2 + c] : 0.0f;
         for (std::uint32_t j = 0; j < at_once; ++j) {
-          if (part + j < parts.count && sum[part + j] != 0.0f) total += x[j] * factor[part + j];
+          if (part + j < count && sum[part + j] != 0.0f) total += x[j] * factor[part + j];
         }
       }
       state.total[c] = total;
@@ -117,24 +237,15 @@ template <class Q, class Out> struct join_parts_phase : attend_rows<Q, Out> {
 private:
   static constexpr std::uint32_t at_once = 16;  ///< parts that a lane reads before it adds them
 
-  /// Computes the maximum and the sum of the row over all parts. Turns the highest logits of the parts into
-  /// factors. One lane.
-  KVMELD_HD void join_sums(float* highest_of, float const* sum_of, softmax_state const& state) const {
-    bool any = false;
-    float highest = 0.0f, all = 0.0f;
-    for (std::uint32_t part = 0; part < parts.count; ++part) {
-      if (sum_of[part] == 0.0f) continue;
-      highest = any ? max_of(highest, highest_of[part]) : highest_of[part];
-      any = true;
+  /// Turns the highest logits of some parts into factors. Returns their sum of weights.
+  KVMELD_HD static float sum_of(std::uint32_t begin, std::uint32_t end, float highest, float* factor,
+                                float const* sum) {
+    float all = 0.0f;
+    for (std::uint32_t part = begin; part < end; ++part) {
+      factor[part] = sum[part] == 0.0f ? 0.0f : std::exp(factor[part] - highest);
+      if (sum[part] != 0.0f) all += sum[part] * factor[part];
     }
-    for (std::uint32_t part = 0; part < parts.count; ++part) {
-      float const factor = sum_of[part] == 0.0f ? 0.0f : std::exp(highest_of[part] - highest);
-      if (sum_of[part] != 0.0f) all += sum_of[part] * factor;
-      highest_of[part] = factor;
-    }
-    state.highest[0] = highest;
-    state.sum[0] = all;
-    state.seen[0] = any ? 1 : 0;
+    return all;
   }
 };
 
@@ -142,6 +253,12 @@ namespace detail {
 
 inline std::string split_problem(split_keys const& split, query_batch const& batch, shape const& s) {
   if (split.parts == 0) return refusal("attention::attend", "split.parts", 0, "at least 1");
+  if (split.parts == 1) return {};
+  std::uint64_t const tracks = std::uint64_t{batch.size()} * s.kv_heads;
+  if (tracks * split.parts > largest::tracks) {
+    return refusal("attention::attend", "split.parts", split.parts, "at most ", largest::tracks / tracks,
+                   ", for ", tracks, " tracks");
+  }
   std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.max_queries());
   if (split.memory.size() >= wanted) return {};
   return refusal("attention::attend", "number of floats of split.memory", split.memory.size(), "at least ",

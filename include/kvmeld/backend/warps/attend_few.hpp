@@ -30,7 +30,7 @@ namespace tuned_form {
 /// rows; every block reads K and V again. Every warp takes tiles of 16 tokens in turn and keeps a softmax of
 /// its own. These are joined in the order of the warps. Products are exact and weights keep 16 bits or more:
 /// outputs differ from those of the generic form by some 2^-14 of the largest value. Infinite values give
-/// NaN. Bits depend on the number of warps and of parts.
+/// NaN. Bits depend on the number of warps, and on where parts end.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_type = typename Keys::element_type;
@@ -54,10 +54,11 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   KVMELD_HD std::uint32_t blocks() const {
     return ceil_div(untuned.source.batch.max_queries(), queries_at_once());
   }
-  std::uint32_t tiles(shape const&) const { return blocks() * untuned.parts.count; }
+  /// For each part.
+  std::uint32_t tiles(shape const&) const { return blocks(); }
   std::size_t scratch_bytes(int lanes) const {
     return scratch_size(sizeof(few_rows)) + scratch_size(query_steps * warp_size * sizeof(piece_words)) +
-           softmax_scratch(query_rows, untuned.cache.values.channels()) +
+           softmax_scratch(query_rows, untuned.cache.values.channels()) + untuned.parts.find_scratch() +
            scratch_size(static_cast<std::uint32_t>(lanes) / warp_size * warp_bytes);
   }
 
@@ -71,17 +72,16 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
     softmax mine;
     attend(team, *rows, queries, of_warps + warp_of(team) * warp_bytes, mine);
     join(team, rows->block, mine, of_warps, state);
-    if (untuned.parts.count == 1) return untuned.finish(team, rows->block, dv, state);
+    if (rows->part.count == 1) return untuned.finish(team, rows->block, dv, state);
     untuned.parts.write(team, rows->part, rows->block, state);
   }
 
 private:
   /// What the lanes of a tile have in common. It lies in scratch, because registers are short.
   struct few_rows {
-    track where;
+    attention::key_part part;
     block_of_rows block;
-    std::uint32_t part;
-    slot_t begin, end;  ///< slots of the part
+    slot_t end;  ///< of the slots of the part that are seen
     float scale;
     float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
     std::uint32_t visible[query_rows];  ///< end of the slots that a row sees in this part; 0: no such row
@@ -99,35 +99,35 @@ private:
       max_of(tile_rows<Keys>::bytes + tile_rows<Values>::bytes + tile_tokens * std::uint32_t{sizeof(float)},
              query_rows*(max_attended_channels + 2) * std::uint32_t{sizeof(float)});
 
-  KVMELD_HD block_of_rows rows_of(tile const& t) const {
+  KVMELD_HD block_of_rows rows_of(attention::key_part const& part, std::uint32_t index) const {
     std::uint32_t const group = untuned.cache.extent().queries_per_kv_head;
-    std::uint32_t const member = untuned.source.row_of(t.item);
+    std::uint32_t const member = untuned.source.row_of(part.item);
     std::uint32_t const queries = untuned.source.batch.queries(member);
-    std::uint32_t const first = t.index % blocks() * queries_at_once();
+    std::uint32_t const first = index * queries_at_once();
     std::uint32_t const rows = first < queries ? min_of(queries_at_once(), queries - first) * group : 0;
-    return {member, queries, first, group, t.where.kv_head, rows};
+    return {member, queries, first, group, part.where.kv_head, rows};
   }
 
   /// Writes what attend() needs; returns whether the tile has rows. Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD bool prepare(Team const& team, tile const& t, few_rows* rows, piece_words* queries) const {
-    block_of_rows const b = rows_of(t);
+    auto const& parts = untuned.parts;
+    attention::key_part const part = parts.find(team, untuned.source, untuned.cache.ledger, t);
+    if (part.count == 0) return false;
+    block_of_rows const b = rows_of(part, t.index);
     if (b.rows == 0) return false;
-    std::uint32_t const length = untuned.cache.length(t.where), part = t.index / blocks();
+    std::uint32_t const length = untuned.cache.length(part.where);
     auto const visible = [&](std::uint32_t r) {
       return untuned.params.visible(length, b.queries, b.query_of(r));
     };
-    std::uint32_t const most = visible(b.rows - 1);
-    std::uint32_t const share = untuned.parts.share_of(most, attention::attend_rows<Q, Out>::token_block);
-    slot_t const end = min_of(most, (part + 1) * share);
+    slot_t const end = part.end(visible(b.rows - 1));
     team.for_each(query_rows, [&](std::uint32_t r) {
       if (r == 0) {
-        rows->where = t.where;
-        rows->block = b;
         rows->part = part;
-        rows->begin = part * share;
+        rows->block = b;
         rows->end = end;
         rows->scale = untuned.params.scale_for(untuned.cache.keys.channels());
+        if (parts.count != 1 && t.index == 0 && part.index == 0) parts.note(part);
       }
       rows->kept[r] = r < b.rows ? untuned.kept.row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
@@ -167,9 +167,9 @@ private:
                         softmax& mine) const {
     auto const& cache = untuned.cache;
     warp_place const place = place_in_warp(team);
-    auto const keys = [&] { return tile_rows<Keys>(cache.keys, rows.where, memory); };
+    auto const keys = [&] { return tile_rows<Keys>(cache.keys, rows.part.where, memory); };
     auto const values = [&] {
-      return tile_rows<Values>(cache.values, rows.where, memory + tile_rows<Keys>::bytes);
+      return tile_rows<Values>(cache.values, rows.part.where, memory + tile_rows<Keys>::bytes);
     };
     float* const bias = reinterpret_cast<float*>(memory + tile_rows<Keys>::bytes + tile_rows<Values>::bytes);
     std::uint32_t const step = tile_tokens * warps_of(team);
@@ -177,7 +177,7 @@ private:
     auto const fetch_keys = [&](slot_t from) {
       if (from < rows.end) {
         keys().copy(team, from, rows.end - 1);
-        degree = cache.degree(rows.where, min_of(from + place.lane % tile_tokens, rows.end - 1));
+        degree = cache.degree(rows.part.where, min_of(from + place.lane % tile_tokens, rows.end - 1));
       }
       team.commit_copies();
     };
@@ -185,7 +185,7 @@ private:
       if (from < rows.end) values().copy(team, from, rows.end - 1);
       team.commit_copies();
     };
-    slot_t first = rows.begin + tile_tokens * warp_of(team);
+    slot_t first = rows.part.begin() + tile_tokens * warp_of(team);
     fetch_keys(first);
     fetch_values(first);
     for (; first < rows.end; first += step) {
