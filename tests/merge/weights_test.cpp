@@ -302,3 +302,59 @@ TEST_CASE("a merge function that says it carries no degree carries none, whateve
   leaves_degrees_out(kvmeld::identify::chunked_bipartite<>{4, {}}, kvmeld::merge::similarity_weighted{false});
   leaves_degrees_out(kvmeld::identify::local_span{}, silent_spread{});
 }
+
+namespace {
+
+// Counts entries whose part of the step is not that of an entry that stays, then writes what no later round
+// may find.
+struct suspicious : kvmeld::merge::defaults {
+  std::uint32_t* odd;
+  std::uint32_t* sets;
+
+  explicit suspicious(std::uint32_t* counts) : odd(counts), sets(counts + 1) {}
+  void weigh(kvmeld::wave_ref const& wave, kvmeld::tile const& t, kvmeld::slot_t pivot,
+             kvmeld::member_list const& m) const {
+    kvmeld::plan_ref const& step = wave.step;
+    ++*sets;
+    for (std::uint32_t i = 0; i < m.count; ++i) {
+      kvmeld::slot_t const s = m.slots[i];
+      std::size_t const e = step.at(t.item, s);
+      bool const kept = s != pivot || (step.target[e] == s && step.key_weight[e] == 1.0f);
+      if (!kept || step.span[e] != 0 || step.value_weight[e] != 1.0f || step.degree_weight[e] != 1.0f) ++*odd;
+      step.key_weight[e] = 0.25f;
+      step.value_weight[e] = 0.5f;
+      step.degree_weight[e] = 2.0f;
+    }
+  }
+};
+
+// Every round merges each second live entry into the one before it.
+struct halve : kvmeld::identify::defaults {
+  static constexpr bool repeats = true;
+  template <class Round> void admit(Round& round) const {
+    round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a round finds no weights of the round before") {
+  std::uint32_t counts[2] = {};
+  kvmeld::select::sinks_and_recents const nobody{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)};
+  support::dice d(3);
+  support::engine_memory<float> memory({1, 1, 1, 1, 4, 4, 256});
+  memory.fill_sequence(d, 0, 0, 256, support::texture::clusters);
+  auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::none{}, nobody, halve{}, suspicious{counts}},
+                          support::with_plan());
+  cache.open(0, 256);
+  cache.compress({0}, kvmeld::budget::entries(16));
+  CHECK(cache.ledger().length[0] == 16);
+  CHECK(counts[0] == 0);
+  CHECK(counts[1] == 128 + 64 + 32 + 16);
+  kvmeld::plan_ref const& plan = cache.current_plan();
+  for (std::uint32_t i = 0; i < 256; ++i) {  // each was in a set of each of the four rounds
+    CHECK(plan.target[i] == i / 16 * 16);
+    CHECK(plan.value_weight[i] == 1.0f / 16);
+    CHECK(plan.degree_weight[i] == 16.0f);
+  }
+}

@@ -5,6 +5,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -26,17 +27,16 @@ struct compose_phase : slot_phase {
     fate const* const fates = plan.fates + first;
     slot_t const* const target = plan.target + first;
     // The entry that the step acts on: the entry itself, or what it has merged into.
-    auto const root_of = [=](std::uint32_t i) {
-      return origin + (fates[i] == fate::keep ? begin + i : target[i]);
+    auto const root_of = [=](std::uint32_t i) { return fates[i] == fate::keep ? begin + i : target[i]; };
+    auto const changes_if = [=](auto weighed) {
+      return [=](std::uint32_t i) {
+        slot_t const root = root_of(i);
+        return (fates[i] != fate::drop) & (fates[i] != fate::spread) &
+               ((step.fates[origin + root] != fate::keep) | weighed(root));  // few entries in most rounds
+      };
     };
-    auto const changes = [=](std::uint32_t i) {
-      std::size_t const root = root_of(i);
-      bool const stays = (step.fates[root] == fate::keep) & (step.key_weight[root] == 1.0f) &
-                         (step.value_weight[root] == 1.0f) & (step.degree_weight[root] == 1.0f);
-      return (fates[i] != fate::drop) & (fates[i] != fate::spread) & !stays;  // few entries in most rounds
-    };
-    for_each_chosen(team, min_of(block, n - begin), changes, [&](std::uint32_t entry) {
-      std::size_t const i = first + entry, root = root_of(entry);
+    auto const compose = [&](std::uint32_t entry) {
+      std::size_t const i = first + entry, root = origin + root_of(entry);
       plan.key_weight[i] *= step.key_weight[root];
       plan.value_weight[i] *= step.value_weight[root];
       plan.degree_weight[i] *= step.degree_weight[root];
@@ -45,7 +45,18 @@ struct compose_phase : slot_phase {
       plan.fates[i] = !held && step.fates[root] == fate::merge ? plan.fates[i] : step.fates[root];
       plan.target[i] = step.target[root];
       plan.span[i] = step.span[root];
-    });
+    };
+    std::uint32_t const entries = min_of(block, n - begin);
+    if (wave.state[t.item].unlisted == 0) {
+      for_each_chosen(team, entries, changes_if(merging_slots(wave, t.item, 0)), compose);
+    } else {
+      auto const weighed = [=](slot_t root) {
+        std::size_t const e = origin + root;
+        return (step.key_weight[e] != 1.0f) | (step.value_weight[e] != 1.0f) |
+               (step.degree_weight[e] != 1.0f);
+      };
+      for_each_chosen(team, entries, changes_if(weighed), compose);
+    }
   }
 };
 

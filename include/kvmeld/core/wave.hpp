@@ -32,7 +32,10 @@ struct track_state {
   /// 1 while the track is above its budget and makes progress, or is thinned whatever its budget
   std::uint32_t over_budget;
   std::uint32_t unchanged;  ///< 1: all sets of the last link_phase have one member, the step changes nothing
-  std::uint32_t notes[4];   ///< what one launch of the identifier leaves for its next launch
+  /// 1: the step may hold anything, or fates and weights outside of the listed sets. 0: entries outside of
+  /// the sets stay as they are, or are dropped.
+  std::uint32_t unlisted;
+  std::uint32_t notes[4];  ///< what one launch of the identifier leaves for its next launch
 
   /// Entries that still have to go.
   KVMELD_HD std::uint32_t excess() const { return alive > limit ? alive - limit : 0; }

@@ -144,11 +144,12 @@ struct round_phase : track_phase {
     bool const active = s.over_budget != 0;
     // Rounds may be enqueued before it is known whether a track needs them. Most of these rounds find the
     // track done and leave its step alone. The plan of a single round is its own step, and was just begun.
-    if (s.unchanged == 0 && !wave.plans_directly()) keep_entries(team, wave.step, t.item, n);
+    if (s.unchanged == 0 && !wave.plans_directly()) empty_step(team, t);
     team.sync();
     if (team.lane() == 0) {
       s.merged = 0;
       if (active) s.unchanged = 0;
+      if (active) s.unlisted = 1;
     }
     if (!active) return;
     role const* const roles = wave.roles + wave.at(t.item, 0);
@@ -190,6 +191,25 @@ struct round_phase : track_phase {
       s.centers = centers;
       s.alive -= dropped;
     }
+  }
+
+private:
+  /// Writes into the step that all entries stay. If the last round left lists of its sets, only their members
+  /// differ in more than their fates. Cooperative; no barrier.
+  template <class Team> KVMELD_HD void empty_step(Team const& team, tile const& t) const {
+    track_state const& s = wave.state[t.item];
+    plan_ref const& step = wave.step;
+    if (s.unlisted != 0 || s.length == 0) return keep_entries(team, step, t.item, s.length);
+    fate* const fates = step.fates + step.at(t.item, 0);
+    team.for_each(s.length, [=](std::uint32_t i) { fates[i] = fate::keep; });
+    slot_t const* const members = wave.set_member + wave.at(t.item, 0);
+    team.for_each(wave.set_end[wave.at(t.item, s.length - 1)], [&](std::uint32_t k) {
+      std::size_t const e = step.at(t.item, members[k]);
+      step.target[e] = members[k];
+      step.key_weight[e] = 1.0f;
+      step.value_weight[e] = 1.0f;
+      step.degree_weight[e] = 1.0f;
+    });
   }
 };
 

@@ -173,6 +173,7 @@ struct link_phase : track_phase {
       if (team.lane() == 0) {
         wave.state[t.item].spreads = 0;
         wave.state[t.item].unchanged = thinned ? 0 : 1;
+        wave.state[t.item].unlisted = thinned ? 1 : 0;
       }
       return;
     }
@@ -211,6 +212,7 @@ struct link_phase : track_phase {
     if (team.lane() == 0) {
       wave.state[t.item].spreads = spreads;
       wave.state[t.item].unchanged = 0;
+      wave.state[t.item].unlisted = thinned || spreads != 0 ? 1 : 0;
     }
   }
 };

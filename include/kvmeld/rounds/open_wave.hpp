@@ -40,6 +40,7 @@ struct begin_phase : track_phase {
       s.limit = allowed.resolve(t.where, l.seen[t.where.sequence]);
       s.over_budget = n > s.limit || (any_track && n != 0) ? 1 : 0;
       s.shielded = min_of(n, l.frozen[t.where.sequence]);
+      s.unlisted = 1;
       wave.state[t.item] = s;
       l.warnings[t.where.index] = warning::none;
       l.word(t.where, track_word::next_carried) = 0;
