@@ -77,6 +77,22 @@ void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cuda
   kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {0}, {10}, notes.places, a);
 }
 
+// Attention over 8-bit floats, with queries that become binary16 and with queries that are.
+void attend_to_codes(kvmeld::fp8_e4m3* a, kvmeld::fp8_e5m2* b, __nv_bfloat16* q, __half* p) {
+  kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
+  kvmeld::scaled const keys{kvmeld::strided<kvmeld::fp8_e4m3>(a, "LSTHC", extent, 128), 0.5f};
+  kvmeld::strided<kvmeld::fp8_e5m2> const values(b, "LSTHC", extent, 128);
+  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), kvmeld::preset::streaming_llm::with_sinks(),
+                             kvmeld::kv{keys, values}, kvmeld::cache_options{extent}};
+  auto const attend = [&](auto* rows) {
+    using T = std::remove_pointer_t<decltype(rows)>;
+    kvmeld::attention::attend(cache.executor(), {0, 0, 1}, kvmeld::rows_by_token<T const>(rows, 1, 4, 128),
+                              cache.ref(), kvmeld::rows_by_token(rows, 1, 4, 128));
+  };
+  attend(q);
+  attend(p);
+}
+
 void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::chelsea::llama3(), a);
   instantiate(kvmeld::preset::kvmerger::for_budget(), b);

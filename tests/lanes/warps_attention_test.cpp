@@ -24,7 +24,7 @@ template <class Cache> struct on_warps {
 };
 template <class Cache> on_warps(Cache&, support::warp_executor) -> on_warps<Cache>;
 
-template <class T, class Out> void against_reference(std::uint64_t seed, double tolerance) {
+template <class T, class Out, class Q = T> void against_reference(std::uint64_t seed, double tolerance) {
   CAPTURE(seed);
   support::dice d(seed);
   kvmeld::shape const s{2,
@@ -35,7 +35,7 @@ template <class T, class Out> void against_reference(std::uint64_t seed, double 
                         d.between(1, 128),
                         d.between(2, 190)};
   ragged_cache<T> x(s, d);
-  call<T, Out> c(s, d, d.pick({1u, 4u, 9u}));
+  call<Q, Out> c(s, d, d.pick({1u, 4u, 9u}));
   kvmeld::attention_params params;
   params.causal = d.chance(0.7);
   params.use_degree = d.chance(0.7);
@@ -77,18 +77,33 @@ template <class T> struct rows_in_pages {
   }
 };
 
-// The tuned form beside the generic one, with as many warps and tokens.
-template <class T, class Rows>
-void beside_generic(Rows rows, std::uint32_t channels, std::uint32_t tokens, std::uint32_t warps) {
+// Codes with a scale of their own.
+template <class Rows> struct with_scale {
+  Rows rows;
+  float scale;
+  template <class T> auto operator()(T* memory, kvmeld::shape const& s, std::uint32_t channels) const {
+    return kvmeld::scaled(rows(memory, s, channels), scale);
+  }
+};
+
+// The tuned form beside the generic one, with as many warps and tokens. Queries are `size` times as large as
+// usual, and products as much smaller.
+template <class T, class Q = T, class Rows>
+void beside_generic(Rows rows, std::uint32_t channels, std::uint32_t tokens, std::uint32_t warps,
+                    float size = 1.0f) {
   CAPTURE(channels);
   CAPTURE(tokens);
   CAPTURE(warps);
   kvmeld::shape const s{1, 1, 1, 4, channels, channels, 100};
   support::dice d(channels + tokens);
-  std::vector<T> keys(s.slots() * (channels + 24)), values(keys.size()), q(2 * 4 * channels);
-  for (auto* const v : {&keys, &values, &q}) {
+  std::vector<T> keys(s.slots() * (channels + 24)), values(keys.size());
+  for (auto* const v : {&keys, &values}) {
     for (T& x : *v) x = kvmeld::element_traits<T>::from_float(static_cast<float>(d.normal()));
   }
+  std::vector<Q> q(2 * 4 * channels);
+  for (Q& x : q) x = kvmeld::element_traits<Q>::from_float(size * static_cast<float>(d.normal()));
+  kvmeld::attention_params params;
+  params.scale = 1.0f / (std::sqrt(static_cast<float>(channels)) * size);
   kvmeld::kv const tensors{rows(keys.data(), s, channels), rows(values.data(), s, channels)};
   kvmeld::cache_options sizes;
   sizes.extent = s;
@@ -100,8 +115,8 @@ void beside_generic(Rows rows, std::uint32_t channels, std::uint32_t tokens, std
   auto const attend = [&](kvmeld::tuning tuning) {
     std::vector<float> out(q.size());
     support::warp_executor executor(warps, tuning);
-    kvmeld::attention::attend(executor, {0, 0, 2}, kvmeld::rows_by_token<T const>(q.data(), 2, 4, channels),
-                              cache.ref(), kvmeld::rows_by_token(out.data(), 2, 4, channels));
+    kvmeld::attention::attend(executor, {0, 0, 2}, kvmeld::rows_by_token<Q const>(q.data(), 2, 4, channels),
+                              cache.ref(), kvmeld::rows_by_token(out.data(), 2, 4, channels), {}, params);
     CHECK(executor.tuned_launches() == (tuning == kvmeld::tuning::on ? 1 : 0));
     return out;
   };
@@ -129,11 +144,51 @@ TEST_CASE("tiles are copied ahead wherever rows lie") {
   }
 }
 
+TEST_CASE("rows of 8-bit floats are read as binary16") {
+  using kvmeld::bfloat16;
+  using kvmeld::float16;
+  using kvmeld::fp8_e4m3;
+  using kvmeld::fp8_e5m2;
+  for (std::uint32_t channels : {64u, 96u, 128u}) {
+    beside_generic<fp8_e4m3, bfloat16>(rows_in_pages<fp8_e4m3>{}, channels, 50, 1);
+    beside_generic<fp8_e5m2, float16>(rows_apart<fp8_e5m2>{16, 0}, channels, 33, 1);  // multiples of 16 bytes
+    beside_generic<fp8_e4m3, float16>(rows_apart<fp8_e4m3>{8, 0}, channels, 50, 1);   // every other row
+    beside_generic<fp8_e4m3, bfloat16>(with_scale<rows_apart<fp8_e4m3>>{{0, 0}, 0.75f}, channels, 17, 2);
+    beside_generic<fp8_e5m2, bfloat16>(with_scale<rows_in_pages<fp8_e5m2>>{{}, 1.25f}, channels, 50, 1);
+  }
+  for (float size : {0x1p-100f, 0x1p-60f, 0x1p60f, 0x1p100f})
+    beside_generic<fp8_e4m3, bfloat16>(rows_in_pages<fp8_e4m3>{}, 128, 40, 1, size);
+}
+
+TEST_CASE_TEMPLATE("every 8-bit float becomes its binary16", T, kvmeld::fp8_e4m3, kvmeld::fp8_e5m2) {
+  using halves = kvmeld::element_traits<kvmeld::float16>;
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    float const x = kvmeld::element_traits<T>::to_float(T{static_cast<std::uint8_t>(code)});
+    for (std::uint32_t at = 0; at < 8; ++at) {
+      std::uint32_t codes[2] = {0x38383838u, 0x38383838u};
+      codes[at / 4] = (codes[at / 4] & ~(0xffu << 8 * (at % 4))) | code << 8 * (at % 4);
+      kvmeld::tuned_form::piece_words const w = kvmeld::tuned_form::as_halves<T>(codes);
+      for (std::uint32_t c = 0; c < 8; ++c) {
+        kvmeld::float16 const half{static_cast<std::uint16_t>(w.w[c / 2] >> 16 * (c % 2))};
+        float const y = kvmeld::tuned_form::scale_of_halves<T> * halves::to_float(half);
+        float const wanted = c == at ? x : kvmeld::element_traits<T>::to_float(T{0x38});
+        CHECK((kvmeld::is_finite(wanted) ? y == wanted : std::isnan(y) == std::isnan(wanted)));
+        CHECK(kvmeld::is_finite(y) == kvmeld::is_finite(wanted));
+      }
+    }
+  }
+}
+
 TEST_CASE("few queries on warps attend as softmax attention does") {
   for (std::uint64_t seed = 0; seed < 9; ++seed) against_reference<kvmeld::float16, float>(seed, 2e-4);
   for (std::uint64_t seed = 100; seed < 104; ++seed) against_reference<kvmeld::bfloat16, float>(seed, 2e-4);
   for (std::uint64_t seed = 200; seed < 202; ++seed)
     against_reference<kvmeld::bfloat16, kvmeld::bfloat16>(seed, 0.02);
+  for (std::uint64_t seed = 300; seed < 304; ++seed)
+    against_reference<kvmeld::fp8_e4m3, float, kvmeld::bfloat16>(seed, 2e-4);
+  for (std::uint64_t seed = 400; seed < 402; ++seed)
+    against_reference<kvmeld::fp8_e5m2, float, kvmeld::float16>(seed, 2e-4);
 }
 
 TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvmeld::float16,
@@ -163,10 +218,11 @@ TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvme
   }
 }
 
-TEST_CASE("what a query does not see is not even multiplied by zero") {
+TEST_CASE_TEMPLATE("what a query does not see is not even multiplied by zero", T, kvmeld::float16,
+                   kvmeld::fp8_e4m3) {
   kvmeld::shape const s{1, 1, 1, 2, 16, 70, 60};
   support::dice d(8);
-  support::engine_memory<kvmeld::float16> memory(s);
+  support::engine_memory<T> memory(s);
   memory.fill_sequence(d, 0, 0, 41, support::texture::clusters);
   kvmeld::track const where = kvmeld::make_track(s, 0, 0, 0);
   float const nan = kvmeld::bits_float(0x7fc00000u);
@@ -224,6 +280,9 @@ TEST_CASE("attention that warps have no tuned form for is the generic one") {
   using kvmeld::float16;
   kvmeld::shape const small{1, 3, 1, 2, 24, 20, 70};
   CHECK(replaced<float16, float16>(small, {}));
+  CHECK(replaced<kvmeld::fp8_e4m3, bfloat16>(small, {}));
+  CHECK(replaced<kvmeld::fp8_e5m2, float16>(small, {}));
+  CHECK_FALSE(replaced<kvmeld::fp8_e4m3, float>(small, {}));
   CHECK_FALSE(replaced<float16, float>(small, {}));
   CHECK_FALSE(replaced<float16, bfloat16>(small, {}));
   CHECK_FALSE(replaced<float, float>(small, {}));

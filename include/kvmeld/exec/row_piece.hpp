@@ -44,6 +44,15 @@ KVMELD_HD inline void copy_piece(void* to, void const* from) {
 #endif
 }
 
+/// Copies 8 bytes between two addresses that are aligned to 8 bytes.
+KVMELD_HD inline void copy_half_piece(void* to, void const* from) {
+#if defined(__CUDA_ARCH__)
+  *static_cast<uint2*>(to) = *static_cast<uint2 const*>(from);
+#else
+  std::memcpy(to, from, 8);
+#endif
+}
+
 /// Loads a piece into registers from an aligned address. On a device, words are taken apart in registers. A
 /// piece that receives 16 bytes at once would have to lie in memory.
 template <class T> KVMELD_HD row_piece<T> load_piece(void const* from) {

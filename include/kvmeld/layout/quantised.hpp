@@ -97,6 +97,8 @@ public:
       s.base[std::int64_t{c} * s.channel_stride] = traits::from_float(x);
     });
   }
+  /// What codes are multiplied by.
+  KVMELD_HD float scale() const { return scale_; }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
       return refusal("scaled", "scale", scale_, "a finite number above 0");

@@ -25,18 +25,26 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// attend_phase for 16-bit rows and queries in the keys' format, groups of up to 16 query heads, up to 128
-/// channels, and neither window nor rotation. Takes any number of queries, in blocks of as many as fill 16
-/// rows; every block reads K and V again. Every warp takes tiles of 16 tokens in turn and keeps a softmax of
-/// its own. These are joined in the order of the warps. Products are exact and weights keep 16 bits or more:
-/// outputs differ from those of the generic form by some 2^-14 of the largest value. Infinite values give
-/// NaN. Bits depend on the number of warps, and on where parts end.
+/// attend_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit queries;
+/// groups of up to 16 query heads, up to 128 channels, and neither window nor rotation. Takes any number of
+/// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Every warp takes tiles of
+/// 16 tokens in turn and keeps a softmax of its own. These are joined in the order of the warps. Products are
+/// exact and weights keep 16 bits or more: outputs differ from those of the generic form by some 2^-14 of the
+/// largest value. (A bfloat16 query of 8-bit keys becomes binary16, times a power of two. Channels below
+/// 2^-28 of its largest are rounded.) Infinite values give NaN. Bits depend on the number of warps, and on
+/// where parts end.
 template <class Keys, class Values, class Q, class Out> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
-  using key_type = typename Keys::element_type;
-  using value_type = typename Values::element_type;
+  using key_rows = multiplied_rows<Keys>;
+  using value_rows = multiplied_rows<Values>;
+  using key_type = typename key_rows::element;
+  using value_type = typename value_rows::element;
+  using key_tile = tile_rows<typename key_rows::layout>;
+  using value_tile = tile_rows<typename value_rows::layout>;
   using softmax = warp_softmax<value_type>;
+  using query_type = std::remove_const_t<Q>;
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
+  static constexpr bool converts_queries = matrix_format_of<query_type> != key_format;
   static constexpr bool near_scratch = true;
   /// Blocks of a multiprocessor: 16 warps with two tiles each wait for memory.
   static constexpr int min_blocks = 2;
@@ -68,7 +76,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
     piece_words* const queries = team.template scratch<piece_words>(query_steps * warp_size);
     std::byte* const of_warps = team.template scratch<std::byte>(warps_of(team) * warp_bytes);
     softmax_state const state(team, query_rows, dv);
-    if (!prepare(team, t, rows, queries)) return;
+    if (!prepare(team, t, rows, queries, reinterpret_cast<std::uint32_t*>(of_warps))) return;
     softmax mine;
     attend(team, *rows, queries, of_warps + warp_of(team) * warp_bytes, mine);
     join(team, rows->block, mine, of_warps, state);
@@ -81,8 +89,9 @@ private:
   struct few_rows {
     attention::key_part part;
     block_of_rows block;
-    slot_t end;  ///< of the slots of the part that are seen
-    float scale;
+    slot_t end;                         ///< of the slots of the part that are seen
+    float factor[query_rows];           ///< of the queries of a row, if they are converted
+    float scale[query_rows];            ///< of the products of a row
     float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
     std::uint32_t visible[query_rows];  ///< end of the slots that a row sees in this part; 0: no such row
 
@@ -96,7 +105,7 @@ private:
   static constexpr std::uint32_t query_steps = max_attended_channels / matrix_step;
   /// Scratch of a warp: the keys, values and log degrees of a tile, and in the end the warp's softmax.
   static constexpr std::uint32_t warp_bytes =
-      max_of(tile_rows<Keys>::bytes + tile_rows<Values>::bytes + tile_tokens * std::uint32_t{sizeof(float)},
+      max_of(key_tile::bytes + value_tile::bytes + tile_tokens * std::uint32_t{sizeof(float)},
              query_rows*(max_attended_channels + 2) * std::uint32_t{sizeof(float)});
 
   KVMELD_HD block_of_rows rows_of(attention::key_part const& part, std::uint32_t index) const {
@@ -108,9 +117,11 @@ private:
     return {member, queries, first, group, part.where.kv_head, rows};
   }
 
-  /// Writes what attend() needs; returns whether the tile has rows. Cooperative; barrier at the end.
+  /// Writes what attend() needs; returns whether the tile has rows. `room` has a word for each piece of each
+  /// row. Cooperative; barrier at the end.
   template <class Team>
-  KVMELD_HD bool prepare(Team const& team, tile const& t, few_rows* rows, piece_words* queries) const {
+  KVMELD_HD bool prepare(Team const& team, tile const& t, few_rows* rows, piece_words* queries,
+                         [[maybe_unused]] std::uint32_t* room) const {
     auto const& parts = untuned.parts;
     attention::key_part const part = parts.find(team, untuned.source, untuned.cache.ledger, t);
     if (part.count == 0) return false;
@@ -126,38 +137,85 @@ private:
         rows->part = part;
         rows->block = b;
         rows->end = end;
-        rows->scale = untuned.params.scale_for(untuned.cache.keys.channels());
         if (parts.count != 1 && t.index == 0 && part.index == 0) parts.note(part);
       }
+      rows->scale[r] =
+          key_rows::scale(untuned.cache.keys) * untuned.params.scale_for(untuned.cache.keys.channels());
       rows->kept[r] = r < b.rows ? untuned.kept.row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
     });
-    load_queries(team, b, queries);
+    if constexpr (converts_queries) find_factors(team, b, rows, room);
+    load_queries(team, b, *rows, queries);
     team.sync();
     return true;
+  }
+
+  /// A piece of a query row as it is given; zeros where there is no row.
+  KVMELD_HD piece_words query_piece(block_of_rows const& b, std::uint32_t r, std::uint32_t piece) const {
+    if (r >= b.rows) return {};
+    return row_words(untuned.query.row(b.member, b.head_of(r), b.query_of(r)), piece,
+                     untuned.cache.keys.channels());
+  }
+
+  /// Finds the power of two that brings the largest channel of each query row to the range of binary16.
+  /// Barriers at the beginning and at the end.
+  template <class Team>
+  KVMELD_HD void find_factors(Team const& team, block_of_rows const& b, few_rows* rows,
+                              std::uint32_t* largest) const {
+    static_assert(!converts_queries || matrix_format_of<query_type> == matrix_format::bf16);
+    constexpr std::uint32_t pieces = key_tile::pieces, infinity = 0x7f80;
+    team.for_each(query_rows * pieces, [&](std::uint32_t i) {
+      piece_words const piece = query_piece(b, i / pieces, i % pieces);
+      std::uint32_t most = 0;
+      unrolled<8>([&](auto channel) {
+        constexpr std::uint32_t c = decltype(channel)::value;
+        std::uint32_t const magnitude = piece.w[c / 2] >> 16 * (c % 2) & 0x7fffu;
+        if (magnitude < infinity) most = max_of(most, magnitude);
+      });
+      largest[i] = most;
+    });
+    team.sync();
+    team.for_each(query_rows, [&](std::uint32_t r) {
+      std::uint32_t most = 0;
+      for (std::uint32_t p = 0; p < pieces; ++p) most = max_of(most, largest[r * pieces + p]);
+      std::uint32_t const power = min_of(253u, 127u + 141u - (most >> 7));  // to 2^14 and above
+      rows->factor[r] = bits_float(power << 23);
+      rows->scale[r] *= bits_float((254u - power) << 23);
+    });
+    team.sync();
   }
 
   /// Copies query rows as matrix steps take them. Steps may take channels in any order that keys and queries
   /// share: lane (group, pair) has pieces pair, pair + 4 ... of rows group and group + 8, two steps for each.
   /// Missing channels and rows become zeros. Cooperative.
   template <class Team>
-  KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, piece_words* to) const {
-    std::uint32_t const channels = untuned.cache.keys.channels();
+  KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, few_rows const& of_tile,
+                              piece_words* to) const {
     team.for_each(query_steps / 2 * warp_size, [&](std::uint32_t i) {
       std::uint32_t const j = i / warp_size, lane = i % warp_size;
-      piece_words rows[2] = {};
-      for (std::uint32_t half = 0; half < 2; ++half) {
+      piece_words rows[2];
+      unrolled<2>([&](auto which) {
+        constexpr std::uint32_t half = decltype(which)::value;
         std::uint32_t const r = lane / 4 + 8 * half;
-        if (r >= b.rows) continue;
-        rows[half] =
-            row_words(untuned.query.row(b.member, b.head_of(r), b.query_of(r)), 4 * j + lane % 4, channels);
-      }
+        rows[half] = query_piece(b, r, 4 * j + lane % 4);
+        if constexpr (converts_queries) rows[half] = scaled_halves(rows[half], of_tile.factor[r]);
+      });
       for (std::uint32_t s = 0; s < 2; ++s) {
         piece_words const left = {
             {rows[0].w[2 * s], rows[1].w[2 * s], rows[0].w[2 * s + 1], rows[1].w[2 * s + 1]}};
         copy_piece(to + (2 * j + s) * warp_size + lane, &left);
       }
     });
+  }
+  /// The channels of a piece of a query as binary16, times `factor`.
+  KVMELD_HD static piece_words scaled_halves(piece_words const& piece, float factor) {
+    piece_words halves = {};
+    unrolled<8>([&](auto channel) {
+      constexpr std::uint32_t c = decltype(channel)::value;
+      float16 const x = element_traits<float16>::from_float(factor * element_of<query_type, c>(piece));
+      halves.w[c / 2] |= std::uint32_t{x.bits} << 16 * (c % 2);
+    });
+    return halves;
   }
 
   /// Runs this warp's tiles of the part. The next keys are copied as soon as the products with the current
@@ -167,11 +225,11 @@ private:
                         softmax& mine) const {
     auto const& cache = untuned.cache;
     warp_place const place = place_in_warp(team);
-    auto const keys = [&] { return tile_rows<Keys>(cache.keys, rows.part.where, memory); };
+    auto const keys = [&] { return key_tile(key_rows::stored(cache.keys), rows.part.where, memory); };
     auto const values = [&] {
-      return tile_rows<Values>(cache.values, rows.part.where, memory + tile_rows<Keys>::bytes);
+      return value_tile(value_rows::stored(cache.values), rows.part.where, memory + key_tile::bytes);
     };
-    float* const bias = reinterpret_cast<float*>(memory + tile_rows<Keys>::bytes + tile_rows<Values>::bytes);
+    float* const bias = reinterpret_cast<float*>(memory + key_tile::bytes + value_tile::bytes);
     std::uint32_t const step = tile_tokens * warps_of(team);
     float degree = 0.0f;  // of token lane % 16
     auto const fetch_keys = [&](slot_t from) {
@@ -194,7 +252,7 @@ private:
       team.sync_warp();
       float logit[2][4] = {};
       multiply(team, place, queries, keys(), logit);
-      finish_logits(place, rows.scale, bias, logit);
+      finish_logits(place, {rows.scale[place.group], rows.scale[place.group + 8]}, bias, logit);
       team.sync_warp();
       fetch_keys(first + step);
       if (untuned.kept.wanted()) keep(place, rows, logit, first);
@@ -213,10 +271,11 @@ private:
   }
 
   /// Turns products into logits.
-  KVMELD_HD void finish_logits(warp_place place, float scale, float const* bias, float (&logit)[2][4]) const {
+  KVMELD_HD void finish_logits(warp_place place, float const (&scale)[2], float const* bias,
+                               float (&logit)[2][4]) const {
     unrolled<8>([&](auto number) {
       constexpr std::uint32_t n = decltype(number)::value / 4, i = decltype(number)::value % 4;
-      logit[n][i] = untuned.params.logit(scale * logit[n][i], bias[token_of(place, n, i % 2)]);
+      logit[n][i] = untuned.params.logit(scale[i / 2] * logit[n][i], bias[token_of(place, n, i % 2)]);
     });
   }
 
@@ -239,7 +298,7 @@ private:
   /// logit = queries x keys. Collective in a warp.
   template <class Team>
   KVMELD_HD void multiply(Team const& team, warp_place place, piece_words const* queries,
-                          tile_rows<Keys> const& keys, float (&logit)[2][4]) const {
+                          key_tile const& keys, float (&logit)[2][4]) const {
     unrolled<query_steps / 2>([&](auto number) {
       constexpr std::uint32_t j = decltype(number)::value;
       if (32 * j >= untuned.cache.keys.channels()) return;
@@ -268,6 +327,7 @@ private:
     auto const sum = [&](std::uint32_t w, std::uint32_t r) -> float& { return of_warp(w)[query_rows + r]; };
     auto const total = [&](std::uint32_t w) { return of_warp(w) + 2 * query_rows; };
     std::uint32_t const own = warp_of(team);
+    float const unit = value_rows::scale(untuned.cache.values) / split_weights<value_type>::scale;
     unrolled<2>([&](auto which) {
       constexpr std::uint32_t half = decltype(which)::value;
       std::uint32_t const row = place.group + 8 * half;
@@ -278,8 +338,7 @@ private:
       unrolled<2 * softmax::results>([&](auto number) {
         constexpr std::uint32_t r = decltype(number)::value / 2, i = decltype(number)::value % 2;
         std::uint32_t const c = r / 8 * 64 + 8 * (2 * place.pair + i) + r % 8;
-        if (c < dv)
-          total(own)[row * dv + c] = mine.total[r][2 * half + i] * (1.0f / split_weights<value_type>::scale);
+        if (c < dv) total(own)[row * dv + c] = mine.total[r][2 * half + i] * unit;
       });
     });
     team.sync();
@@ -312,13 +371,20 @@ private:
   }
 };
 
+/// Whether queries of type Q can be multiplied with keys.
+template <class Keys, class Q, class = void> inline constexpr bool suits_keys = false;
+template <class Keys, class Q>
+inline constexpr bool suits_keys<Keys, Q, std::enable_if_t<multiplied_rows<Keys>::there>> =
+    matrix_format_of<Q> == matrix_format_of<typename multiplied_rows<Keys>::element> ||
+    (is_fp8<typename Keys::element_type> && matrix_format_of<Q> != matrix_format::none);
+
 }  // namespace tuned_form
 
 template <class Keys, class Values, class Q, class Out>
-struct tuned<warps, attention::attend_phase<Keys, Values, Q, Out>,
-             std::enable_if_t<
-                 tuned_form::has_matrix_rows<Keys>::value && tuned_form::has_matrix_rows<Values>::value &&
-                 matrix_format_of<std::remove_const_t<Q>> == matrix_format_of<typename Keys::element_type>>>
+struct tuned<
+    warps, attention::attend_phase<Keys, Values, Q, Out>,
+    std::enable_if_t<tuned_form::multiplied_rows<Keys>::there && tuned_form::multiplied_rows<Values>::there &&
+                     tuned_form::suits_keys<Keys, std::remove_const_t<Q>>>>
     : detail::tuned_by_form<attention::attend_phase<Keys, Values, Q, Out>,
                             tuned_form::attend_few<Keys, Values, Q, Out>> {};
 

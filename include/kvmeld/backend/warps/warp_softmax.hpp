@@ -177,18 +177,18 @@ template <class T> struct warp_softmax {
         if (64 * h >= channels) return;
         std::uint32_t const index = 8 * h + 2 * place.pair + i;
         piece_words const piece = values.words(token, index);
-        piece_words clear = piece;
+        std::uint32_t odd = 0;
         unrolled<8>([&](auto channel) {
           constexpr std::uint32_t j = decltype(channel)::value;
           if (is_finite(element_of<T, j>(piece))) return;
-          clear.w[j / 2] &= j % 2 == 0 ? 0xffff0000u : 0xffffu;
+          odd |= 1u << j;
           unrolled<2>([&](auto row) {
             constexpr std::uint32_t half = decltype(row)::value;
             if (token < seen[half]) total[8 * h + j][2 * half + i] = bits_float(0x7fc00000u);
           });
         });
         team.sync_warp();
-        if (place.group == token % 8) values.write(token, index, clear);
+        if (place.group == token % 8) values.clear(token, index, odd);
       });
     }
     team.sync_warp();
