@@ -20,13 +20,14 @@ template <class Device> void evictions(Device const& device) {
 /// one a few tokens later.
 template <class T, class Device, class Policy>
 void long_track(Device const& device, char const* name, Policy const& policy, std::uint32_t tokens,
-                int units = 0) {
+                int units = 0, std::vector<std::uint32_t> budgets = {}) {
   CAPTURE(std::string(name));
+  if (budgets.empty()) budgets = {tokens / 5 * 4 + 1, tokens / 2};
   made_for const now({1, 1, 1, 1, 16, 8, tokens + 100});
   twins<Device, T, Policy> pair(device, policy, 23, kvmeld::tuning::on);
   pair.both([&](auto& c) { c.open(0, tokens); });
   pair.observe(0, 4);
-  for (std::uint32_t budget : {tokens / 5 * 4 + 1, tokens / 2}) {
+  for (std::uint32_t budget : budgets) {
     pair.both([&](auto& c) {
       c.compress({0}, kvmeld::budget::entries(budget));
       c.append({0}, {50});

@@ -99,6 +99,7 @@ template <class Device> void long_merges(Device const& device) {
   long_track<typename Device::bfloat16>(device, "d2o", kvmeld::preset::d2o::defaults(), 9000, 1);
   long_track<typename Device::float16>(device, "kvmerger", kvmeld::preset::kvmerger::for_budget(), 9000, 1);
   long_track<typename Device::float16>(device, "cam", kvmeld::preset::cam::over_streaming_llm(), 9000, 1);
+  long_track<typename Device::bfloat16>(device, "ems", kvmeld::preset::ems::shared(), 9000, 1, {230, 190});
 }
 
 /// Merges that follow observed thresholds.

@@ -17,25 +17,72 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Updates a track's member list by `map`, whose sets link_phase has listed:
-/// - members that the plan gives up, and members of dropped entries, are removed; an entry's degree shrinks
-///   by one for each member that the plan gives up
-/// - shared entries become members of their targets, and their own members move along
-/// - targets and shared entries that were ordinary entries note the norm of their key; merge_rows_phase then
-///   turns a target's key into a direction
-///
-/// Owners are slots before compaction. A list that would not fit stays as it is: plan_problem refuses such a
-/// plan.
-template <class Keys> struct merge_members_phase {
+/// Writes own_norm of the entries that the plan turns from ordinary entries into directions with members:
+/// shared entries and their targets. merge_rows_phase then turns a target's key into a direction. Runs before
+/// merge_members_phase, on the sets that link_phase has listed for `map`.
+template <class Keys> struct note_norms_phase {
+  static constexpr std::uint32_t block = 512;  ///< slots per tile
   Keys keys;
   wave_ref wave;
   plan_ref map;
 
-  KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
+  KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int lanes) const {
-    return scratch_size(static_cast<std::size_t>(lanes) * keys.channels() * sizeof(float)) +
-           scratch_size(static_cast<std::size_t>(lanes) * sizeof(slot_t));
+    std::size_t const rows = rows_at_once(static_cast<std::uint32_t>(lanes));
+    return scratch_size(block * sizeof(slot_t)) + scratch_size(rows * stride() * sizeof(float));
   }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    ledger_ref const& l = wave.ledger;
+    std::uint32_t const n = wave.state[t.item].length;
+    slot_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].unchanged != 0) return;
+    std::uint32_t const d = keys.channels(), ld = stride(), most = rows_at_once(team.lanes());
+    slot_t* const wanted = team.template scratch<slot_t>(block);
+    float* const rows = team.template scratch<float>(std::size_t{most} * ld);
+    std::uint32_t const found = compact_indices(
+        team, min_of(n - begin, block),
+        [&](std::uint32_t i) { return takes_part(t, begin + i) && !l.is_direction(t.where, begin + i); },
+        [&](std::uint32_t rank, std::uint32_t i) { wanted[rank] = begin + i; });
+    for (std::uint32_t first = 0; first < found; first += most) {
+      std::uint32_t const count = min_of(found - first, most);
+      for (std::uint32_t r = 0; r < count; ++r)
+        keys.load_tile(team, t.where, wanted[first + r], 1, 0, d, rows + std::size_t{r} * ld, ld);
+      team.sync();
+      team.for_each(count, [&](std::uint32_t r) {
+        // The norm of a zero row is above 0 too: 0 would say that the row is a key.
+        l.members.own_norm[l.at(t.where, wanted[first + r])] =
+            max_of(1e-30f, row_norm(rows + std::size_t{r} * ld, d));
+      });
+      team.sync();
+    }
+  }
+
+private:
+  KVMELD_HD static std::uint32_t rows_at_once(std::uint32_t lanes) { return min_of(lanes, 64u); }
+  /// Floats from one row to the next: odd, so that neighbouring lanes read different banks.
+  KVMELD_HD std::uint32_t stride() const { return keys.channels() | 1u; }
+
+  KVMELD_HD bool takes_part(tile const& t, slot_t s) const {
+    member_list const m = members_of(wave, t.item, s);
+    if (m.count > 1) {
+      slot_t const other = m.slots[0] == s ? m.slots[1] : m.slots[0];
+      return map.fates[map.at(t.item, other)] == fate::share;
+    }
+    return map.fates[map.at(t.item, s)] == fate::share;
+  }
+};
+
+/// Updates a track's member list by `map`, whose sets link_phase has listed:
+/// - members that the plan gives up, and members of dropped entries, are removed; an entry's degree shrinks
+///   by one for each member that the plan gives up
+/// - shared entries become members of their targets, and their own members move along
+///
+/// Owners are slots before compaction. A list that would not fit stays as it is: plan_problem refuses such a
+/// plan.
+struct merge_members_phase : track_phase {
+  plan_ref map;
+  static constexpr bool light = false, wide = true;  ///< many passes over entries and members
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -56,7 +103,6 @@ template <class Keys> struct merge_members_phase {
     std::uint32_t const added = compact_indices(
         team, n, [&](std::uint32_t s) { return what(s) == fate::share; },
         [&](std::uint32_t rank, std::uint32_t s) { fresh[rank] = s; });
-    note_norms(team, t, n);
     count_lost(team, t, n, before);
 
     // Token k of the new list is old member k, or the shared entry fresh[k - before]. A counting sort orders
@@ -102,38 +148,6 @@ template <class Keys> struct merge_members_phase {
   }
 
 private:
-  /// Writes own_norm of targets and shared entries that were ordinary entries so far.
-  template <class Team> KVMELD_HD void note_norms(Team const& team, tile const& t, std::uint32_t n) const {
-    ledger_ref const& l = wave.ledger;
-    std::uint32_t const d = keys.channels();
-    float* const rows = team.template scratch<float>(std::size_t{team.lanes()} * d);
-    slot_t* const wanted = team.template scratch<slot_t>(team.lanes());
-    for (slot_t first = 0; first < n; first += team.lanes()) {
-      std::uint32_t const found = compact_indices(
-          team, min_of(n - first, team.lanes()),
-          [&](std::uint32_t r) { return takes_part(t, first + r) && !l.is_direction(t.where, first + r); },
-          [&](std::uint32_t rank, std::uint32_t r) { wanted[rank] = first + r; });
-      if (found == 0) continue;
-      for (std::uint32_t r = 0; r < found; ++r)
-        keys.load_tile(team, t.where, wanted[r], 1, 0, d, rows + std::size_t{r} * d, d);
-      team.sync();
-      team.for_each(found, [&](std::uint32_t r) {
-        float const* const row = rows + std::size_t{r} * d;
-        // The norm of a zero row is above 0 too: 0 would say that the row is a key.
-        l.members.own_norm[l.at(t.where, wanted[r])] = max_of(1e-30f, row_norm(row, d));
-      });
-      team.sync();
-    }
-  }
-  KVMELD_HD bool takes_part(tile const& t, slot_t s) const {
-    member_list const m = members_of(wave, t.item, s);
-    if (m.count > 1) {
-      slot_t const other = m.slots[0] == s ? m.slots[1] : m.slots[0];
-      return map.fates[map.at(t.item, other)] == fate::share;
-    }
-    return map.fates[map.at(t.item, s)] == fate::share;
-  }
-
   /// Lowers an entry's degree by the number of its members that the plan gives up.
   template <class Team>
   KVMELD_HD void count_lost(Team const& team, tile const& t, std::uint32_t n, std::uint32_t before) const {

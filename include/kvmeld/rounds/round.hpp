@@ -166,7 +166,10 @@ KVMELD_CALLS_ARGUMENTS
 template <class Launch, class Keys>
 KVMELD_HD void merge_keys(Launch const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  if (keeps_members(wave)) launch(merge_members_phase<Keys>{keys, wave, map});
+  if (keeps_members(wave)) {
+    launch(note_norms_phase<Keys>{keys, wave, map});
+    launch(merge_members_phase{{wave}, map});
+  }
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{{wave}, map});
 }
