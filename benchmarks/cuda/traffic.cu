@@ -146,6 +146,7 @@ int main(int count, char** arguments) {
   run("chelsea", wanted, kvmeld::preset::chelsea::llama3(), n, kept_share);
   run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
   run("h2o_to_few", wanted, kvmeld::preset::h2o::defaults(), n, 0);
+  run("cam", wanted, kvmeld::preset::cam::over_streaming_llm(), n, kept_share);
   run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
   if (wanted == nullptr) return most.kept ? 0 : 1;  // these compute much, and take minutes for 4096 entries
   kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
+#include <kvmeld/layout/row_pieces.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +36,21 @@ struct blend_buffers {
         total(team.template scratch<float>(channels)) {}
 };
 
+/// Loads rows slot(0) to slot(count - 1) as floats, one behind the other. Neighbours are loaded together.
+/// Cooperative; no barrier.
+template <class Team, class Layout, class Slot>
+KVMELD_HD void load_listed(Team const& team, Layout const& layout, track where, std::uint32_t count,
+                           Slot slot, float* rows) {
+  std::uint32_t const d = layout.channels();
+  for (std::uint32_t i = 0; i < count;) {
+    slot_t const first = slot(i);
+    std::uint32_t run = 1;
+    while (i + run < count && slot(i + run) == first + run) ++run;
+    layout.load_tile(team, where, first, run, 0, d, rows + std::size_t{i} * d, d);
+    i += run;
+  }
+}
+
 /// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative;
 /// barrier at the end. This generic form loads rows of any layout through its tiles.
 template <class Team, class Layout, class Slot, class Weight>
@@ -43,9 +60,8 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
   team.for_each(d, [&](std::uint32_t c) { b.total[c] = 0.0f; });
   for (std::uint32_t i = 0; i < count; i += blend_block) {
     std::uint32_t const rows = min_of(blend_block, count - i);
-    for (std::uint32_t r = 0; r < rows; ++r) {
-      layout.load_tile(team, where, slot(i + r), 1, 0, d, b.rows + std::size_t{r} * d, d);
-    }
+    load_listed(
+        team, layout, where, rows, [&](std::uint32_t r) { return slot(i + r); }, b.rows);
     team.sync();
     for (std::uint32_t r = 0; r < rows; ++r) {
       float const w = weight(i + r);
@@ -53,6 +69,30 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
       team.for_each(d, [&](std::uint32_t c) { b.total[c] += w * row[c]; });
     }
     team.sync();
+  }
+}
+
+/// total[c] = sum over i < count of weight(i) * channel c of piece `index` of row slot(i), in float, in the
+/// order of i. Every lane makes calls of its own.
+template <class Layout, class Slot, class Weight>
+KVMELD_HD void blend_pieces(row_pieces<Layout> const& rows, std::uint32_t index, std::uint32_t count,
+                            Slot slot, Weight weight, float (&total)[row_pieces<Layout>::piece::size]) {
+  using piece = typename row_pieces<Layout>::piece;
+  using traits = element_traits<typename Layout::element_type>;
+  for (float& x : total) x = 0.0f;
+  for (std::uint32_t i = 0; i < count; i += pieces_in_flight) {
+    std::uint32_t const left = count - i;
+    piece x[pieces_in_flight];
+    float w[pieces_in_flight];
+    for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+      if (r >= left) continue;
+      x[r] = rows.read(slot(i + r), index);
+      w[r] = weight(i + r);
+    }
+    for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
+      if (r >= left) continue;
+      for (std::uint32_t c = 0; c < piece::size; ++c) total[c] += w[r] * traits::to_float(x[r].x[c]);
+    }
   }
 }
 

@@ -24,6 +24,7 @@ namespace detail {
 struct merge_ledger_phase : slot_phase {
   plan_ref map;
   static constexpr bool light = false;  ///< takes more registers than a lane of the largest block has
+  std::size_t scratch_bytes(int) const { return team_sum_scratch(); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
@@ -88,27 +89,24 @@ private:
   template <class Team>
   KVMELD_HD void receive_spreads(Team const& team, tile const& t, std::uint32_t n) const {
     member_list const spreads = spreads_of(wave, t.item);
-    for_each_reached(map, t.item, spreads, n, [&](span_segment const& flow) {
-      float const inflow = sum_of_degrees(t, flow.from, spreads);
+    if (spreads.count == 0) return;
+    ledger_ref const& l = wave.ledger;
+    float* const partial = team.template scratch<float>(team_partials);
+    for_each_reached(team, map, t.item, spreads, n, [&](span_segment const& flow) {
+      auto const degree_of = [&](std::uint32_t i) {
+        slot_t const s = spreads.slots[i];
+        if (!map.reaches(t.item, s, flow.from)) return 0.0f;
+        return map.degree_weight[map.at(t.item, s)] * l.degree[l.at(t.where, s)];
+      };
+      float const inflow = team_sum(team, spreads.count, degree_of, partial);
       team.for_each(flow.until - flow.from, [&](std::uint32_t i) {
         slot_t const p = flow.from + i;
         if (!may_receive(wave, map, t.item, p)) return;
-        float& degree = wave.ledger.degree[wave.ledger.at(t.where, p)];
+        float& degree = l.degree[l.at(t.where, p)];
         degree = map.degree_weight[map.at(t.item, p)] * degree + inflow;
         look_again(t, p, entry_flag::value_checked);
       });
     });
-  }
-  /// Degree that spread sources add to slot p, and to each other slot of its segment.
-  KVMELD_HD float sum_of_degrees(tile const& t, slot_t p, member_list const& spreads) const {
-    ledger_ref const& l = wave.ledger;
-    float sum = 0.0f;
-    for (std::uint32_t i = 0; i < spreads.count; ++i) {
-      slot_t const s = spreads.slots[i];
-      if (!map.reaches(t.item, s, p)) continue;
-      sum += map.degree_weight[map.at(t.item, s)] * l.degree[l.at(t.where, s)];
-    }
-    return sum;
   }
 };
 

@@ -1,8 +1,7 @@
-// Applies a plan to rows of K or V: pivots take in their sets, targets take in what is spread over them.
+// Applies a plan to rows of K or V: pivots take in their sets.
 #pragma once
 
 #include <kvmeld/apply/blend_rows.hpp>
-#include <kvmeld/apply/span_segment.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
@@ -29,6 +28,7 @@ enum class side : std::uint8_t { key, value };
 /// order. Layouts with contiguous channels take the rows-first form, layouts that run along tokens the
 /// tokens-first form.
 template <class Layout> struct merge_rows_phase {
+  static constexpr bool spans_blocks = runs_along_tokens<Layout>;  ///< there a tile goes through a track
   static constexpr int min_blocks = 3;         ///< blocks per multiprocessor; each waits for memory
   static constexpr std::uint32_t block = 512;  ///< pivot slots per tile, rows first
   static constexpr std::uint32_t channel_slice =
@@ -46,7 +46,7 @@ template <class Layout> struct merge_rows_phase {
   std::size_t scratch_bytes(int lanes) const {
     if (!runs_along_tokens<Layout>)
       return blend_scratch(layout.channels()) + scratch_size(block * sizeof(slot_t));
-    return scratch_size(channel_slice * sizeof(float)) + (lanes == 1 ? scratch_size(column_scratch()) : 0);
+    return lanes == 1 ? scratch_size(column_scratch()) : 0;
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -63,11 +63,6 @@ private:
   }
   KVMELD_HD float const* weights() const { return which == side::key ? map.key_weight : map.value_weight; }
 
-  /// Weight of spread source `source` in slot p; 0 if it does not reach p.
-  KVMELD_HD float spread_weight(std::uint32_t item, slot_t source, slot_t p) const {
-    return map.reaches(item, source, p) ? weights()[map.at(item, source)] : 0.0f;
-  }
-
   template <class Team> KVMELD_HD void rows_first(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
     std::uint32_t const begin = t.index * block;
@@ -80,8 +75,6 @@ private:
       if (by_pieces) merge_pieces(team, t, begin, end, weight);
     }
     if (!by_pieces) merge_sets(team, t, begin, end, weight, b);
-    // Spread sources reach long stretches of slots; their sum is computed once per stretch.
-    if (t.index == 0 && which == side::value) spread_rows(team, t, n, weight, b);
   }
 
   template <class Team>
@@ -127,58 +120,17 @@ private:
       slot_t const p = pivots[i];
       member_list const m = members_of(wave, t.item, p);
       for (std::uint32_t index = mine.piece; index < pieces; index += mine.width) {
-        rows.write(p, index, merged_piece<T>(rows, m, index, weight));
+        float total[row_piece<T>::size];
+        blend_pieces(
+            rows, index, m.count, [&](std::uint32_t j) { return m.slots[j]; },
+            [&](std::uint32_t j) { return weight[m.slots[j]]; }, total);
+        row_piece<T> merged;
+        for (std::uint32_t c = 0; c < row_piece<T>::size; ++c)
+          merged.x[c] = element_traits<T>::from_float(total[c]);
+        rows.write(p, index, merged);
       }
     }
     team.sync();
-  }
-
-  template <class T>
-  KVMELD_HD static row_piece<T> merged_piece(row_pieces<Layout> const& rows, member_list const& m,
-                                             std::uint32_t index, float const* weight) {
-    float total[row_piece<T>::size] = {};
-    for (std::uint32_t j = 0; j < m.count; j += pieces_in_flight) {
-      std::uint32_t const left = m.count - j;
-      row_piece<T> x[pieces_in_flight];
-      float w[pieces_in_flight];
-      for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-        if (r >= left) continue;
-        slot_t const s = m.slots[j + r];
-        x[r] = rows.read(s, index);
-        w[r] = weight[s];
-      }
-      for (std::uint32_t r = 0; r < pieces_in_flight; ++r) {
-        if (r >= left) continue;
-        for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-          total[c] += w[r] * element_traits<T>::to_float(x[r].x[c]);
-        }
-      }
-    }
-    row_piece<T> merged;
-    for (std::uint32_t c = 0; c < row_piece<T>::size; ++c) {
-      merged.x[c] = element_traits<T>::from_float(total[c]);
-    }
-    return merged;
-  }
-
-  template <class Team>
-  KVMELD_HD void spread_rows(Team const& team, tile const& t, std::uint32_t n, float const* weight,
-                             blend_buffers const& b) const {
-    member_list const spreads = spreads_of(wave, t.item);
-    std::uint32_t const d = layout.channels();
-    for_each_reached(map, t.item, spreads, n, [&](span_segment const& flow) {
-      blend_rows(
-          team, layout, t.where, spreads.count, [&](std::uint32_t i) { return spreads.slots[i]; },
-          [&](std::uint32_t i) { return spread_weight(t.item, spreads.slots[i], flow.from); }, b);
-      for (slot_t p = flow.from; p < flow.until; ++p) {
-        if (!may_receive(wave, map, t.item, p)) continue;
-        layout.load_tile(team, t.where, p, 1, 0, d, b.rows, d);
-        team.sync();
-        layout.encode_row(team, t.where, p,
-                          [&](std::uint32_t c) { return weight[p] * (b.rows[c] + b.total[c]); });
-        team.sync();
-      }
-    });
   }
 
   /// Merges column by column, in batches of sets. Sets whose members lie near each other have a batch of
@@ -227,41 +179,19 @@ private:
     std::uint32_t const first = t.index * channel_slice;
     std::uint32_t const channels = min_of(channel_slice, layout.channels() - first);
     float const* const weight = weights() + map.at(t.item, 0);
-    member_list const spreads = spreads_of(wave, t.item);
     segment<T> const s = layout.locate(t.where, 0);
     auto const column = [&](std::uint32_t i) { return s.base + std::int64_t{first + i} * s.channel_stride; };
-    float* const sums = team.template scratch<float>(channel_slice);  // of a segment's sources, per channel
-    bool const spread = which == side::value && spreads.count != 0;
-    span_segment flow;
     if constexpr (may_be_tuned<Team>) {
-      if (team.lanes() == 1 && spreads.count == 0) {
+      if (team.lanes() == 1) {
         void* const scratch = team.template scratch<std::byte>(column_scratch());
         return merge_listed(team, t, n, weight, column(0), s.channel_stride, channels, s.remaining, scratch);
       }
     }
-    // The outer loop goes over slots, the inner one over channels: whether anything merges into a slot is
-    // asked once. A lane always has the same channels, so sets need no barrier between them.
-    for (slot_t p = 0; p < n; ++p) {
-      member_list const m = members_of(wave, t.item, p);
-      if (m.count > 1) {
-        team.for_each(channels, [&](std::uint32_t i) { merge_slot(column(i), p, m, weight); });
-      } else if (spread && may_receive(wave, map, t.item, p)) {
-        bool const fresh = !flow.holds(p);
-        if (fresh) flow = segment_from(map, t.item, spreads, p, n);
-        if (!flow.reached) continue;
-        team.for_each(channels, [&](std::uint32_t i) {
-          T* const x = column(i);
-          if (fresh) {
-            sums[i] = 0.0f;
-            for (std::uint32_t j = 0; j < spreads.count; ++j) {
-              slot_t const from = spreads.slots[j];
-              sums[i] += spread_weight(t.item, from, p) * element_traits<T>::to_float(x[from]);
-            }
-          }
-          x[p] = element_traits<T>::from_float(weight[p] * (element_traits<T>::to_float(x[p]) + sums[i]));
-        });
-      }
-    }
+    // The outer loop goes over sets, so that a set is found once, and neighbouring lanes have neighbouring
+    // slots. Sets are disjoint, so they need no barrier between them.
+    for_each_set(team, wave, t.item, 0, n, [&](slot_t p, member_list const& m) {
+      for (std::uint32_t i = 0; i < channels; ++i) merge_slot(column(i), p, m, weight);
+    });
   }
 };
 

@@ -5,6 +5,7 @@
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/sets.hpp>
 
 #include <cstddef>
@@ -14,39 +15,30 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Slots [from, until) that the same spread sources reach. `reached`: at least one source reaches them.
+/// Slots [from, until) that the same spread sources reach.
 struct span_segment {
   slot_t from = 0, until = 0;
-  bool reached = false;
-
-  KVMELD_HD bool holds(slot_t p) const { return p >= from && p < until; }
 };
 
-/// The segment from slot p on, in a track of n entries. CaM's sources share one span, so that a track has few
-/// segments.
-KVMELD_HD inline span_segment segment_from(plan_ref const& map, std::uint32_t item,
-                                           member_list const& spreads, slot_t p, std::uint32_t n) {
-  span_segment s{p, n, false};
-  for (std::uint32_t i = 0; i < spreads.count; ++i) {
-    std::size_t const e = map.at(item, spreads.slots[i]);
-    slot_t const first = map.target[e], end = first + map.span[e];
-    if (p < first) s.until = min_of(s.until, first);
-    if (p < first || p >= end) continue;
-    s.until = min_of(s.until, end);
-    s.reached = true;
-  }
-  return s;
-}
-
-/// Calls body(segment) for the segments of a track of n entries that spread sources reach, in order.
-template <class Body>
-KVMELD_HD void for_each_reached(plan_ref const& map, std::uint32_t item, member_list const& spreads,
-                                std::uint32_t n, Body body) {
+/// Calls body(segment) for the segments of a track of n entries that spread sources reach, in order. CaM's
+/// sources share one span, so that a track has few segments. Collective.
+template <class Team, class Body>
+KVMELD_HD void for_each_reached(Team const& team, plan_ref const& map, std::uint32_t item,
+                                member_list const& spreads, std::uint32_t n, Body body) {
   if (spreads.count == 0) return;
   for (slot_t p = 0; p < n;) {
-    span_segment const s = segment_from(map, item, spreads, p, n);
-    if (s.reached) body(s);
-    p = s.until;
+    std::uint32_t until = n, reached = 0;
+    team.for_each(spreads.count, [&](std::uint32_t i) {
+      std::size_t const e = map.at(item, spreads.slots[i]);
+      slot_t const first = map.target[e], end = first + map.span[e];
+      if (p < first) until = min_of(until, first);
+      if (p < first || p >= end) return;
+      until = min_of(until, end);
+      reached = 1;
+    });
+    until = team.reduce(until, op_min{});
+    if (team.reduce(reached, op_max{}) != 0) body(span_segment{p, until});
+    p = until;
   }
 }
 

@@ -352,13 +352,15 @@ KVMELD_HD constexpr std::size_t team_sum_scratch() { return scratch_size(team_pa
 /// `partial` is scratch of team_partials floats. Collective; barrier at the end.
 template <class Team, class Term>
 KVMELD_HD float team_sum(Team const& team, std::uint32_t n, Term term, float* partial) {
-  team.for_each(team_partials, [&](std::uint32_t j) {
+  std::uint32_t width = team_partials;  // partials beyond n terms are zeros, which change no sum
+  while (width > 1 && width / 2 >= n) width /= 2;
+  team.for_each(width, [&](std::uint32_t j) {
     float sum = 0.0f;
     for (std::uint32_t i = j; i < n; i += team_partials) sum += term(i);
     partial[j] = sum;
   });
   team.sync();
-  for (std::uint32_t half = team_partials / 2; half > 0; half /= 2) {
+  for (std::uint32_t half = width / 2; half > 0; half /= 2) {
     team.for_each(half, [&](std::uint32_t j) { partial[j] += partial[j + half]; });
     team.sync();
   }

@@ -4,7 +4,6 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/random.hpp>
@@ -122,15 +121,18 @@ private:
 
   template <class Round> KVMELD_HD float denominator(Round const& round, run to) const {
     track_state const& s = round.state();
+    auto const& team = round.team();
     if (!reference_max) {
-      float const sum =
-          ordered_sum(to.count, [&](std::uint32_t i) { return counted(round.score_of(to.first + i)); });
-      return sum / static_cast<float>(to.count);
+      float* const partial = team.template scratch<float>(team_partials);
+      auto const score = [&](std::uint32_t i) { return counted(round.score_of(to.first + i)); };
+      return team_sum(team, to.count, score, partial) / static_cast<float>(to.count);
     }
-    float most = 0.0f;
-    for (slot_t i = 0; i < s.sinks; ++i) most = max_of(most, counted(round.score_of(i)));
-    for (slot_t i = s.length - s.recents; i < s.length; ++i) most = max_of(most, counted(round.score_of(i)));
-    return most;
+    std::uint32_t most = order_key(0.0f);
+    round.for_each(s.sinks + s.recents, [&](std::uint32_t i) {
+      slot_t const slot = i < s.sinks ? i : s.length - s.recents + (i - s.sinks);
+      most = max_of(most, order_key(counted(round.score_of(slot))));
+    });
+    return order_value(team.reduce(most, op_max{}));
   }
 
   template <class Round> KVMELD_HD float share_of(Round const& round, slot_t s, float yardstick) const {

@@ -42,7 +42,7 @@ struct additive {
   static constexpr bool cooperative = false;
   static constexpr bool spreads = true;
   constexpr bool carries_degree() const { return variant == additive_variant::mass_corrected; }
-  std::size_t scratch_bytes(shape const&, int) const { return 0; }
+  std::size_t scratch_bytes(shape const&, int) const { return team_sum_scratch(); }
 
   template <class Team>
   KVMELD_HD void weigh_spans(Team const& team, wave_ref const& wave, tile const& t,
@@ -61,9 +61,10 @@ struct additive {
     differ = team.reduce(differ, op_max{});
     team.sync();
     if (variant == additive_variant::paper) return;
-    slot_t const sample = step.target[first];
-    float const common =
-        differ == 0 ? grown_mass(step, t.item, sample, sources) : 0.0f;  // the same on every lane
+    float* const partial = team.template scratch<float>(team_partials);
+    float const common = 1.0f + team_sum(
+                                    team, differ == 0 ? sources.count : 0,
+                                    [&](std::uint32_t i) { return weight[sources.slots[i]]; }, partial);
     team.for_each(wave.state[t.item].length, [&](slot_t k) {
       if (step.fates[base + k] != fate::keep || (differ == 0 && !step.reaches(t.item, sources.slots[0], k)))
         return;

@@ -211,7 +211,7 @@ template <class Merge> struct weigh_spans_phase {
   wave_ref wave;
   bool adds_degrees = adds_up(merge);
 
-  static constexpr bool light = is_light<Merge>::value;
+  static constexpr bool light = is_light<Merge>::value, spans_blocks = light;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
 

@@ -7,6 +7,7 @@
 #include <kvmeld/apply/merge_ledger.hpp>
 #include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
+#include <kvmeld/apply/spread_rows.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/cache_stats.hpp>
@@ -185,15 +186,18 @@ void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, 
   launch(compact_ledger_phase{{wave}});
 }
 
-/// Merges values by the whole plan at once if `merges` is set, then compacts once. `listed`: the sets of the
-/// plan are listed already.
-template <class Executor, class Keys, class Values>
+/// Merges and spreads values by the whole plan at once if `merges` is set, then compacts once. `MaySpread`,
+/// `spreads`: entries may be spread over spans. `listed`: the sets of the plan are listed already.
+template <bool MaySpread, class Executor, class Keys, class Values>
 void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied, bool merges,
-            bool listed = false) {
+            [[maybe_unused]] bool spreads, bool listed = false) {
   wave_ref const& wave = launch.wave;
   if (merges) {
     if (!listed) launch(link_phase{{wave}, wave.plan});
     launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
+  }
+  if constexpr (MaySpread) {
+    if (spreads) launch(spread_rows_phase<Values>{x.values, wave, wave.plan});
   }
   move_together(launch, x, zero_emptied);
 }
@@ -264,7 +268,7 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
     }
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
     detail::fit_rows(launch, p, x);
-    detail::finish(launch, x, ws.zero_emptied, !guards);
+    detail::finish<true>(launch, x, ws.zero_emptied, !guards, true);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
@@ -322,7 +326,9 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&
                         (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
-    detail::finish(launch, x, ws.zero_emptied, facts.merges_rows && !guards, listed);
+    detail::finish<makes_spans<typename Policy::identify_type>::value>(
+        launch, x, ws.zero_emptied, facts.merges_rows && !guards, facts.makes_spans && facts.merges_rows,
+        listed);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
