@@ -43,6 +43,7 @@ template <class Device> void long_evictions(Device const& device) {
   long_track<bfloat16>(device, "h2o", kvmeld::preset::h2o::defaults(), brief() ? 16900 : 66000);
   long_track<bfloat16>(device, "snapkv", kvmeld::preset::snapkv::with_window(8), 9000);
   long_track<bfloat16>(device, "streaming_llm", kvmeld::preset::streaming_llm::with_sinks(3), 9000);
+  long_track<bfloat16>(device, "knorm", kvmeld::preset::knorm::for_budget(), 9000);
 }
 
 }  // namespace device_test

@@ -4,12 +4,14 @@
 
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "reference/row_scores.hpp"
@@ -743,6 +745,64 @@ TEST_CASE("a score of one's own reads rows in any layout") {
   REQUIRE(cache.compress({0}, kvmeld::budget::entries(3)).ok());
   // i * 7 mod 40 is 39, 38, 37 for i = 17, 34, 11.
   CHECK(kept(cache, kvmeld::make_track(s, 0, 0, 0)) == std::vector<std::uint32_t>{11, 17, 34});
+}
+
+namespace {
+
+// Compresses a track of several tiles to 400 entries, of which slot 777 holds NaN; `rank(s)` is the score.
+template <class Executor, class Policy, class Rank>
+void check_long_track(Executor executor, Policy const& p, bool of_values, Rank rank) {
+  constexpr std::uint32_t n = 1300, left = 400;
+  kvmeld::shape const s{1, 1, 1, 1, 6, 5, 1400};
+  dice d(41);
+  std::vector<float> k(s.slots() * s.key_dim), v(s.slots() * s.value_dim), scores(n);
+  for (float& x : k) x = static_cast<float>(d.normal());
+  for (float& x : v) x = static_cast<float>(d.normal());
+  for (float& x : scores) x = static_cast<float>(0.5 + d.uniform());
+  (of_values ? v[777 * s.value_dim] : k[777 * s.key_dim]) = std::numeric_limits<float>::quiet_NaN();
+  kvmeld::cache_options sizes;
+  sizes.extent = s;
+  kvmeld::merged_cache cache{std::move(executor), p,
+                             kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, s.key_dim),
+                                        kvmeld::strided<float>(v.data(), "LSHTC", s, s.value_dim)},
+                             sizes};
+  cache.open(0, n);
+  if (of_values) support::set_scores(cache.ledger(), kvmeld::make_track(s, 0, 0, 0), scores);
+  std::vector<float> const& rows = of_values ? v : k;
+  std::uint32_t const channels = of_values ? s.value_dim : s.key_dim;
+  std::vector<std::pair<double, std::uint32_t>> order;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    double square = 0;
+    for (std::uint32_t c = 0; c < channels; ++c) {
+      double const x = rows[std::size_t{i} * channels + c];
+      square += x * x;
+    }
+    if (i != 777) order.emplace_back(rank(std::sqrt(square), static_cast<double>(scores[i])), i);
+  }
+  std::sort(order.rbegin(), order.rend());
+  std::vector<std::uint32_t> expected;
+  for (std::uint32_t i = 0; i < left; ++i) expected.push_back(order[i].second);
+  std::sort(expected.begin(), expected.end());
+  REQUIRE(cache.compress({0}, kvmeld::budget::entries(left)).ok());
+  CHECK(kept(cache, kvmeld::make_track(s, 0, 0, 0)) == expected);
+}
+
+template <class Policy, class Rank> void check_long_tracks(Policy const& p, bool of_values, Rank rank) {
+  check_long_track(kvmeld::host_executor(2), p, of_values, rank);
+  check_long_track(kvmeld::testing::lane_executor(8, 2, kvmeld::testing::tile_order::descending), p,
+                   of_values, rank);
+}
+
+}  // namespace
+
+TEST_CASE("scores of single rows in a track of several tiles") {
+  auto const shortest = [](double norm, double) { return -norm; };
+  auto const knorm = kvmeld::preset::knorm::for_budget();
+  check_long_tracks(knorm, false, shortest);
+  check_long_tracks(kvmeld::compose::composed_of(knorm), false, shortest);
+  kvmeld::policy const reach{kvmeld::score::max_output<float>{}, knorm.select, kvmeld::identify::evict_rest{},
+                             kvmeld::merge::drop{}};
+  check_long_tracks(reach, true, [](double norm, double attention) { return attention * norm; });
 }
 
 }  // namespace row_score_cases

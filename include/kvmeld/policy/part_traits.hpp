@@ -27,6 +27,7 @@ struct score_traits {
   score_kind gives;                 ///< see the contract of scores
   bool scores_members, reads_rows;  ///< see the contract of scores
   bool keeps_queries;               ///< keeps reference queries
+  bool rows_alone;                  ///< see the contract of scores
 };
 /// What a selector needs and gives: see is_selector.
 struct select_traits {
@@ -57,7 +58,8 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 /// Traits of a part by its type. For a part that is chosen at run time they promise little; its `traits()`
 /// tells more.
 template <class Score> constexpr score_traits static_score_traits() {
-  return {Score::gives, scores_members<Score>::value, reads_rows<Score>, may_keep_references<Score>};
+  return {Score::gives, scores_members<Score>::value, reads_rows<Score>, may_keep_references<Score>,
+          scores_rows_alone<Score>};
 }
 
 /// See static_score_traits.

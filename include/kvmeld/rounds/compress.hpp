@@ -129,12 +129,12 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   using score_type = typename Policy::score_type;
   if constexpr (reads_rows<score_type>) {
-    bool const reads = traits_of_score(p.score).reads_rows;
-    if (reads) {
+    score_traits const made = traits_of_score(p.score);
+    if (made.reads_rows) {
       launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, looked_at::any_role});
       launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked, looked_at::any_role});
     }
-    launch(score_phase<score_type, kv<Keys, Values>>{p.score, wave, x, reads});
+    launch(score_phase<score_type, kv<Keys, Values>>{p.score, wave, x, made.reads_rows, made.rows_alone});
   } else {
     launch(score_phase<score_type>{p.score, wave});
   }

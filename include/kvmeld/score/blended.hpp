@@ -36,7 +36,7 @@ template <class First, class Second> struct blended : Second {
 
   static constexpr score_kind gives = score_kind::order;
   static constexpr bool reads_rows = detail::reads_rows<First> || detail::reads_rows<Second>;
-  static constexpr bool light = false;
+  static constexpr bool rows_alone = false, light = false;
 
   blended() = default;
   /// `times` parts of the first score, one part of the second.

@@ -26,7 +26,7 @@ namespace score {
 template <class Of> struct by_chunk : Of {
   std::uint32_t chunk = 20;  ///< slots of a chunk, at least 1
 
-  static constexpr bool light = false;
+  static constexpr bool light = false, rows_alone = false;
 
   by_chunk() = default;
   /// The mean of a score over chunks of `slots` slots.

@@ -122,7 +122,7 @@ template <class Of, class T = float> struct critical : Of {
   output_projection<T> projection = {};     ///< of the model; optional
 
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, rows_alone = false;
   static constexpr bool light = false;
 
   critical() = default;
@@ -203,7 +203,7 @@ template <class T = float> struct max_output : max_attention {
   output_projection<T> projection = {};  ///< of the model; optional
 
   static constexpr char const* name = "max_output";
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, rows_alone = true;
   static constexpr bool light = false;
   static constexpr std::uint32_t max_channels = kvmeld::max_channels;
 

@@ -46,7 +46,7 @@ private:
 struct key_norm {
   static constexpr char const* name = "key_norm";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, rows_alone = true;
 
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const&, Rows const& rows, float* out) const {

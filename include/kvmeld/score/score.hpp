@@ -94,7 +94,9 @@ struct attention_fold {
 ///
 /// A score with `reads_rows` is computed from keys and values: it has `evaluate(team, view, rows, out)`,
 /// where rows is a kv{track_rows, track_rows}. Rows are inspected for NaN and infinity before. What
-/// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score.
+/// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score. If it says
+/// `rows_alone = true`, an entry's number depends on the entry and its rows alone. Several teams may then
+/// share a track: `rows` shows each of them its part, and `evaluate` writes nothing for other entries.
 ///
 /// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. If the number
 /// follows from the shape of the cache, it declares `channels(shape)` and `max_channels`. For a block of
@@ -125,6 +127,7 @@ struct attention_fold {
 namespace score_uses {
 template <class S> using gives = std::integral_constant<score_kind, S::gives>;
 template <class S> using reads_rows = std::enable_if_t<S::reads_rows>;
+template <class S> using rows_alone = std::enable_if_t<S::rows_alone>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
 template <class S>
 using channels_for =
@@ -172,6 +175,10 @@ namespace detail {
 
 /// Whether a score reads rows of keys and values.
 template <class Score> constexpr bool reads_rows = contract::allows<score_uses::reads_rows, Score>;
+
+/// Whether entries of a score that reads rows are scored one by one.
+template <class Score>
+constexpr bool scores_rows_alone = reads_rows<Score>&& contract::allows<score_uses::rows_alone, Score>;
 
 /// Whether a score keeps numbers per entry.
 template <class Score>
@@ -389,6 +396,7 @@ template <class Score> struct score_members_phase {
   Score score;
   wave_ref wave;
 
+  static constexpr bool light = is_light<Score>::value, spans_blocks = light;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return scratch_of_score(score, wave.ledger.extent, lanes); }
 
@@ -413,10 +421,12 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   Score score;
   wave_ref wave;
   Layouts layouts{};
-  bool reads = reads_rows<Score>;  ///< of the score as it is configured
+  bool reads = reads_rows<Score>;         ///< of the score as it is configured
+  bool alone = scores_rows_alone<Score>;  ///< the same; then a tile is `block` slots
 
   static constexpr bool light = is_light<Score>::value, spans_blocks = light;
-  std::uint32_t tiles(shape const&) const { return 1; }
+  static constexpr std::uint32_t block = 512;
+  std::uint32_t tiles(shape const& s) const { return alone ? ceil_div(s.capacity, block) : 1; }
   std::size_t scratch_bytes(int lanes) const {
     std::size_t const own = scratch_of_score(score, wave.ledger.extent, lanes);
     return own + (reads_rows<Score> ? row_scratch::bytes(widest()) : 0);
@@ -429,12 +439,16 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
     score_view const view(wave.ledger, t.where, s.length, s.limit, room);
     float* const out = wave.score + wave.at(t.item, 0);
     if constexpr (reads_rows<Score>) {
+      slot_t const begin = alone ? t.index * block : 0;
+      if (begin >= s.length) return;
+      slot_t const end = alone ? min_of(s.length, begin + block) : s.length;
       row_scratch const scratch(team, widest());
-      kv const rows{track_rows(layouts.keys, view, scratch), track_rows(layouts.values, view, scratch)};
+      kv const rows{track_rows(layouts.keys, view, scratch, begin, end),
+                    track_rows(layouts.values, view, scratch, begin, end)};
       evaluate_score(score, team, view, rows, out);
       if (!reads) return;
-      team.for_each(s.length, [&](std::uint32_t i) {
-        if (!view.usable(i)) out[i] = element_traits<float>::lowest;
+      team.for_each(end - begin, [&](std::uint32_t i) {
+        if (!view.usable(begin + i)) out[begin + i] = element_traits<float>::lowest;
       });
     } else {
       evaluate_score(score, team, view, layouts, out);

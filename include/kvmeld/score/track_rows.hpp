@@ -1,6 +1,7 @@
 // The rows of a track as floats, for scores that are computed from keys and values.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
@@ -68,13 +69,18 @@ struct row_scratch {
   }
 };
 
-/// All keys or all values of one track, in any layout. Rows come in blocks, in the order of slots. Rows that
-/// hold NaN or infinity are left out. What the functions compute does not depend on the number of lanes.
+/// The keys or the values of one track, in any layout: all of them, or the part that a team is given of a
+/// track (score_uses::rows_alone). Rows come in blocks, in the order of slots. Rows that hold NaN or infinity
+/// are left out. What the functions compute does not depend on the number of lanes.
 template <class Layout> class track_rows {
 public:
   /// The rows of the entries that `view` shows. All arguments have to outlive this.
   KVMELD_HD track_rows(Layout const& layout, score_view const& view, row_scratch const& scratch)
-      : layout_(layout), view_(view), scratch_(scratch) {}
+      : track_rows(layout, view, scratch, 0, view.length()) {}
+  /// Of these rows, those of slots `begin` to `end` - 1. `begin` is a multiple of row_scratch::block.
+  KVMELD_HD track_rows(Layout const& layout, score_view const& view, row_scratch const& scratch, slot_t begin,
+                       slot_t end)
+      : layout_(layout), view_(view), scratch_(scratch), begin_(begin), end_(end) {}
 
   /// Channels of a row.
   KVMELD_HD std::uint32_t channels() const { return layout_.channels(); }
@@ -85,7 +91,8 @@ public:
   /// block.
   template <class Team, class Body>
   KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
-    for (slot_t s = first; s < last; s += row_scratch::block) {
+    last = min_of(last, end_);
+    for (slot_t s = max_of(first, begin_); s < last; s += row_scratch::block) {
       std::uint32_t const count = min_of(row_scratch::block, last - s);
       auto const use = [&](detail::tile_view<float> const& tile) {
         body(s, count, [&](std::uint32_t i) { return row_ref(tile.rows + i * tile.ld, channels()); });
@@ -108,7 +115,8 @@ public:
   /// for. Collective; barrier after each block.
   template <class Team, class Use>
   KVMELD_HD void for_each_tile(Team const& team, slot_t first, slot_t last, Use use) const {
-    for (slot_t s = first; s < last; s += row_scratch::block) {
+    last = min_of(last, end_);
+    for (slot_t s = max_of(first, begin_); s < last; s += row_scratch::block) {
       std::uint32_t const count = min_of(row_scratch::block, last - s);
       detail::with_tile(team, layout_, view_.where(), s, count, scratch_.tile,
                         row_scratch::stride(channels()),
@@ -221,6 +229,7 @@ private:
   Layout const& layout_;
   score_view const& view_;
   row_scratch const& scratch_;
+  slot_t begin_, end_;
 };
 
 }  // namespace KVMELD_ABI
