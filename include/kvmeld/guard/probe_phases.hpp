@@ -254,7 +254,7 @@ struct recount_phase {
   wave_ref wave;
   std::uint32_t rounds;  ///< largest number of rounds in one compression
 
-  static constexpr bool light = true;
+  static constexpr bool light = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
