@@ -17,22 +17,23 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Rows that blend_rows holds at once.
+/// Rows that blend_rows holds at once, if its caller says nothing else.
 constexpr std::uint32_t blend_block = 16;
 
-KVMELD_HD constexpr std::size_t blend_scratch(std::uint32_t channels) {
-  return scratch_size(std::size_t{blend_block} * channels * sizeof(float)) +
-         scratch_size(channels * sizeof(float));
+KVMELD_HD constexpr std::size_t blend_scratch(std::uint32_t channels, std::uint32_t block = blend_block) {
+  return scratch_size(std::size_t{block} * channels * sizeof(float)) + scratch_size(channels * sizeof(float));
 }
 
 /// Scratch of blend_rows, taken once per tile.
 struct blend_buffers {
+  std::uint32_t block;  ///< how many rows it holds
   float* rows;
   float* total;
 
   template <class Team>
-  KVMELD_HD blend_buffers(Team const& team, std::uint32_t channels)
-      : rows(team.template scratch<float>(std::size_t{blend_block} * channels)),
+  KVMELD_HD blend_buffers(Team const& team, std::uint32_t channels, std::uint32_t most = blend_block)
+      : block(most),
+        rows(team.template scratch<float>(std::size_t{block} * channels)),
         total(team.template scratch<float>(channels)) {}
 };
 
@@ -58,8 +59,8 @@ KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, s
                           Weight weight, blend_buffers const& b) {
   std::uint32_t const d = layout.channels();
   team.for_each(d, [&](std::uint32_t c) { b.total[c] = 0.0f; });
-  for (std::uint32_t i = 0; i < count; i += blend_block) {
-    std::uint32_t const rows = min_of(blend_block, count - i);
+  for (std::uint32_t i = 0; i < count; i += b.block) {
+    std::uint32_t const rows = min_of(b.block, count - i);
     load_listed(
         team, layout, where, rows, [&](std::uint32_t r) { return slot(i + r); }, b.rows);
     team.sync();

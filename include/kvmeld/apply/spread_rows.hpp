@@ -48,7 +48,7 @@ template <class Layout> struct spread_rows_phase {
                scratch_size(max_of(most_sums, channels) * sizeof(float));
       }
     }
-    return blend_scratch(layout.channels()) + scratch_size(layout.channels() * sizeof(float));
+    return blend_scratch(layout.channels(), at_once) + scratch_size(layout.channels() * sizeof(float));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -62,6 +62,9 @@ template <class Layout> struct spread_rows_phase {
   }
 
 private:
+  /// Rows that are loaded together. Along tokens, whole lines of a cache are then used at once.
+  static constexpr std::uint32_t at_once = runs_along_tokens<Layout> ? chunk : blend_block;
+
   KVMELD_HD float weight(tile const& t, slot_t s) const { return map.value_weight[map.at(t.item, s)]; }
   /// Weight of a spread source in slot p; 0 if it does not reach p.
   KVMELD_HD float weight_at(tile const& t, slot_t source, slot_t p) const {
@@ -124,7 +127,7 @@ private:
   template <class Team>
   KVMELD_HD void spread_whole(Team const& team, tile const& t, member_list const& spreads) const {
     std::uint32_t const d = layout.channels();
-    blend_buffers const b(team, d);
+    blend_buffers const b(team, d, at_once);
     float* const total = team.template scratch<float>(d);
     for_each_reached(team, map, t.item, spreads, wave.state[t.item].length, [&](span_segment const& flow) {
       team.for_each(d, [&](std::uint32_t c) { total[c] = 0.0f; });
@@ -137,8 +140,8 @@ private:
         team.for_each(d, [&](std::uint32_t c) { total[c] += b.total[c]; });
       }
       team.sync();
-      for (slot_t first = flow.from; first < flow.until; first += blend_block) {
-        std::uint32_t const count = min_of(blend_block, flow.until - first);
+      for (slot_t first = flow.from; first < flow.until; first += at_once) {
+        std::uint32_t const count = min_of(at_once, flow.until - first);
         layout.load_tile(team, t.where, first, count, 0, d, b.rows, d);
         team.sync();
         for (std::uint32_t r = 0; r < count; ++r) {
