@@ -64,6 +64,8 @@ template <class Device> void attended_tiles(Device const& device) {
   attended_tiles<blocks, pages>(device, "pages by pointer and by number", 64, {16, 65, 384});
   attended_tiles<fp8_rows<Device>, fp8_rows<Device>>(device, "fp8", 128, {3, 130, 530});
   attended_tiles<fp8_rows<Device>, pages>(device, "fp8 keys", 96, {16, 65, 384});
+  attended_tiles<pages, blocks>(device, "long rows", 256, {3, 130, 384});
+  attended_tiles<fp8_rows<Device>, fp8_rows<Device>>(device, "long rows of fp8", 192, {3, 130, 384});
 }
 
 }  // namespace device_test

@@ -31,8 +31,8 @@ template <class T, class Out, class Q = T> void against_reference(std::uint64_t 
                         3,
                         d.between(1, 2),
                         d.pick({1u, 3u, 4u, 16u}),
-                        d.between(1, 128),
-                        d.between(1, 128),
+                        d.between(1, d.pick({128u, 128u, 256u})),
+                        d.between(1, d.pick({128u, 128u, 256u})),
                         d.between(2, 190)};
   ragged_cache<T> x(s, d);
   call<Q, Out> c(s, d, d.pick({1u, 4u, 9u}));
@@ -141,6 +141,17 @@ TEST_CASE("tiles are copied ahead wherever rows lie") {
     beside_generic<bfloat16>(rows_apart<bfloat16>{8, 0}, channels, 50, 1);  // at multiples of 16 bytes
     beside_generic<float16>(rows_apart<float16>{4, 0}, channels, 50, 1);    // every other row
     beside_generic<float16>(rows_apart<float16>{0, 2}, channels, 50, 1);    // no row
+  }
+}
+
+TEST_CASE("long rows take two tiles of keys, and two of values") {
+  using kvmeld::bfloat16;
+  using kvmeld::float16;
+  using kvmeld::fp8_e4m3;
+  for (std::uint32_t channels : {136u, 192u, 256u}) {
+    beside_generic<bfloat16>(rows_in_pages<bfloat16>{}, channels, 50, 1);
+    beside_generic<float16>(rows_apart<float16>{4, 0}, channels, 33, 2);  // every other row
+    beside_generic<fp8_e4m3, bfloat16>(rows_in_pages<fp8_e4m3>{}, channels, 40, 1);
   }
 }
 
@@ -293,8 +304,9 @@ TEST_CASE("attention that warps have no tuned form for is the generic one") {
   rotated.rope.pairing = kvmeld::rope_pairing::half_split;
   CHECK_FALSE(replaced<float16, float16>(small, rotated));
   CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 17, 24, 20, 70}, {}));
-  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 130, 20, 40}, {}));
-  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 24, 129, 40}, {}));
+  CHECK(replaced<float16, float16>({1, 3, 1, 2, 256, 256, 40}, {}));
+  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 257, 20, 40}, {}));
+  CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 24, 257, 40}, {}));
 }
 
 }  // namespace warps_attention_cases

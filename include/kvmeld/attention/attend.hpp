@@ -132,7 +132,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
     }
     if (parts.count != 1 && t.index == 0 && part.index == 0 && team.lane() == 0) parts.note(part);
     if (part.count == 1) return this->finish(team, b, dv, state);
-    parts.write(team, part, b, state);
+    parts.write(team, part, b, dv, state);
   }
 
 private:

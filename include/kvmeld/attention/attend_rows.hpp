@@ -49,23 +49,24 @@ template <class Q, class Out> struct attend_rows {
     team.sync();
   }
 
-  /// Adds the sinks to the softmax, then writes outputs and log-sum-exps. Cooperative.
+  /// Adds the sinks to the softmax, then writes outputs and log-sum-exps. The state has `channels` channels
+  /// from `first` on; whoever has the first ones writes the log-sum-exps. Cooperative.
   template <class Team>
-  KVMELD_HD void finish(Team const& team, block_of_rows const& b, std::uint32_t value_dim,
-                        softmax_state const& state) const {
+  KVMELD_HD void finish(Team const& team, block_of_rows const& b, std::uint32_t channels,
+                        softmax_state const& state, std::uint32_t first = 0) const {
     if (params.sink != nullptr) {
       team.for_each(b.rows, [&](std::uint32_t r) { add_sink(params.sink[b.head_of(r)], r, state); });
       team.sync();
     }
     for (std::uint32_t r = 0; r < b.rows; ++r) {
-      float const* const from = state.total + std::size_t{r} * value_dim;
-      Out* const to = out.row(b.member, b.head_of(r), b.query_of(r));
-      team.for_each(value_dim, [&](std::uint32_t c) {
+      float const* const from = state.total + std::size_t{r} * channels;
+      Out* const to = out.row(b.member, b.head_of(r), b.query_of(r)) + first;
+      team.for_each(channels, [&](std::uint32_t c) {
         float const total = params.sink != nullptr ? from[c] * state.factor[r] : from[c];
         to[c] = element_traits<Out>::from_float(state.seen[r] != 0 ? total / state.sum[r] : 0.0f);
       });
     }
-    if (!lse.given()) return;
+    if (!lse.given() || first != 0) return;
     team.for_each(b.rows, [&](std::uint32_t r) {
       lse.write(b.member, b.head_of(r), b.query_of(r),
                 state.seen[r] != 0 ? state.highest[r] + std::log(state.sum[r])

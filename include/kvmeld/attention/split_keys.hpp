@@ -137,15 +137,16 @@ struct partial_rows {
     return {batch.where(item), item, t.item, t.item - first, parts_of(item, low), low * block};
   }
 
-  /// Writes the results of a part, and with a track's first part how many there are. Cooperative.
+  /// Writes the results of a part: `channels` channels from `first` on, and with the first ones the rest.
+  /// Cooperative.
   template <class Team>
-  KVMELD_HD void write(Team const& team, key_part const& part, block_of_rows const& b,
-                       softmax_state const& state) const {
+  KVMELD_HD void write(Team const& team, key_part const& part, block_of_rows const& b, std::uint32_t channels,
+                       softmax_state const& state, std::uint32_t first = 0) const {
     for (std::uint32_t r = 0; r < b.rows; ++r) {
       float* const to = row(part.number, r % group, b.query_of(r));
-      float const* const total = state.total + std::size_t{r} * value_dim;
-      team.for_each(value_dim, [&](std::uint32_t c) { to[2 + c] = total[c]; });
-      if (team.lane() != 0) continue;
+      float const* const total = state.total + std::size_t{r} * channels;
+      team.for_each(channels, [&](std::uint32_t c) { to[2 + first + c] = total[c]; });
+      if (team.lane() != 0 || first != 0) continue;
       to[0] = state.highest[r];
       to[1] = state.seen[r] != 0 ? state.sum[r] : 0.0f;
     }

@@ -26,14 +26,15 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// attend_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit queries;
-/// groups of up to 16 query heads, up to 128 channels, and neither window nor rotation. Takes any number of
-/// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Every warp takes tiles of
+/// groups of up to 16 query heads, up to 256 channels, and neither window nor rotation. Takes any number of
+/// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Values of more than 128
+/// channels take two tiles, both of which read all keys. Every warp takes tiles of
 /// 16 tokens in turn and keeps a softmax of its own. These are joined in the order of the warps. Products are
 /// exact and weights keep 16 bits or more: outputs differ from those of the generic form by some 2^-14 of the
 /// largest value. (A bfloat16 query of 8-bit keys becomes binary16, times a power of two. Channels below
 /// 2^-28 of its largest are rounded.) Infinite values give NaN. Bits depend on the number of warps, and on
 /// where parts end.
-template <class Keys, class Values, class Q, class Out> struct attend_few {
+template <class Keys, class Values, class Q, class Out, std::uint32_t KeyTiles> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_rows = multiplied_rows<Keys>;
   using value_rows = multiplied_rows<Values>;
@@ -46,15 +47,16 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
   static constexpr bool converts_queries = matrix_format_of<query_type> != key_format;
   static constexpr bool near_scratch = true;
-  /// Blocks of a multiprocessor: 16 warps with two tiles each wait for memory.
-  static constexpr int min_blocks = 2;
+  /// Blocks of a multiprocessor: 16 warps with two tiles each wait for memory. Long keys that are converted
+  /// need more registers than two blocks leave.
+  static constexpr int min_blocks = KeyTiles == 1 || sizeof(typename Keys::element_type) == 2 ? 2 : 1;
   untuned_phase untuned;
 
   KVMELD_HD static bool takes(untuned_phase const& p) {
     return p.params.window == 0 && !p.params.rope.active() &&
            p.cache.extent().queries_per_kv_head <= query_rows &&
-           p.cache.keys.channels() <= max_attended_channels &&
-           p.cache.values.channels() <= max_attended_channels;
+           p.cache.keys.channels() <= KeyTiles * tile_channels &&
+           p.cache.values.channels() <= 2 * tile_channels;
   }
   KVMELD_HD std::uint32_t queries_at_once() const {
     return query_rows / untuned.cache.extent().queries_per_kv_head;
@@ -62,26 +64,30 @@ template <class Keys, class Values, class Q, class Out> struct attend_few {
   KVMELD_HD std::uint32_t blocks() const {
     return ceil_div(untuned.source.batch.max_queries(), queries_at_once());
   }
-  /// For each part.
-  std::uint32_t tiles(shape const&) const { return blocks(); }
+  /// For each part. Tiles of the same block have other channels of the values.
+  std::uint32_t tiles(shape const&) const {
+    return blocks() * ceil_div(untuned.cache.values.channels(), tile_channels);
+  }
   std::size_t scratch_bytes(int lanes) const {
-    return scratch_size(sizeof(few_rows)) + scratch_size(query_steps * warp_size * sizeof(piece_words)) +
-           softmax_scratch(query_rows, untuned.cache.values.channels()) + untuned.parts.find_scratch() +
+    return scratch_size(sizeof(few_rows)) + scratch_size(query_pieces * sizeof(piece_words)) +
+           softmax_scratch(query_rows, min_of(tile_channels, untuned.cache.values.channels())) +
+           untuned.parts.find_scratch() +
            scratch_size(static_cast<std::uint32_t>(lanes) / warp_size * warp_bytes);
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    std::uint32_t const dv = untuned.cache.values.channels();
+    std::uint32_t const first = t.index / blocks() * tile_channels;  // of the values
+    std::uint32_t const dv = min_of(tile_channels, untuned.cache.values.channels() - first);
     few_rows* const rows = team.template scratch<few_rows>(1);
-    piece_words* const queries = team.template scratch<piece_words>(query_steps * warp_size);
+    piece_words* const queries = team.template scratch<piece_words>(query_pieces);
     std::byte* const of_warps = team.template scratch<std::byte>(warps_of(team) * warp_bytes);
     softmax_state const state(team, query_rows, dv);
-    if (!prepare(team, t, rows, queries, reinterpret_cast<std::uint32_t*>(of_warps))) return;
+    if (!prepare(team, t, first, rows, queries, reinterpret_cast<std::uint32_t*>(of_warps))) return;
     softmax mine;
     attend(team, *rows, queries, of_warps + warp_of(team) * warp_bytes, mine);
-    join(team, rows->block, mine, of_warps, state);
-    if (rows->part.count == 1) return untuned.finish(team, rows->block, dv, state);
-    untuned.parts.write(team, rows->part, rows->block, state);
+    join(team, rows->block, dv, mine, of_warps, state);
+    if (rows->part.count == 1) return untuned.finish(team, rows->block, dv, state, rows->first_value);
+    untuned.parts.write(team, rows->part, rows->block, dv, state, rows->first_value);
   }
 
 private:
@@ -90,6 +96,7 @@ private:
     attention::key_part part;
     block_of_rows block;
     slot_t end;                         ///< of the slots of the part that are seen
+    std::uint32_t first_value;          ///< first channel of the values
     float factor[query_rows];           ///< of the queries of a row, if they are converted
     float scale[query_rows];            ///< of the products of a row
     float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
@@ -101,12 +108,15 @@ private:
     }
   };
 
+  /// Matrix steps of a tile of keys.
+  static constexpr std::uint32_t tile_steps = tile_channels / matrix_step;
   /// The left factors of the products with keys: a piece for each matrix step and lane.
-  static constexpr std::uint32_t query_steps = max_attended_channels / matrix_step;
-  /// Scratch of a warp: the keys, values and log degrees of a tile, and in the end the warp's softmax.
+  static constexpr std::uint32_t query_pieces = KeyTiles * tile_steps * warp_size;
+  /// Scratch of a warp: the keys, values and log degrees of 16 tokens, and in the end the warp's softmax.
+  static constexpr std::uint32_t key_bytes = KeyTiles * key_tile::bytes;
   static constexpr std::uint32_t warp_bytes =
-      max_of(key_tile::bytes + value_tile::bytes + tile_tokens * std::uint32_t{sizeof(float)},
-             query_rows*(max_attended_channels + 2) * std::uint32_t{sizeof(float)});
+      max_of(key_bytes + value_tile::bytes + tile_tokens * std::uint32_t{sizeof(float)},
+             query_rows*(tile_channels + 2) * std::uint32_t{sizeof(float)});
 
   KVMELD_HD block_of_rows rows_of(attention::key_part const& part, std::uint32_t index) const {
     std::uint32_t const group = untuned.cache.extent().queries_per_kv_head;
@@ -120,12 +130,12 @@ private:
   /// Writes what attend() needs; returns whether the tile has rows. `room` has a word for each piece of each
   /// row. Cooperative; barrier at the end.
   template <class Team>
-  KVMELD_HD bool prepare(Team const& team, tile const& t, few_rows* rows, piece_words* queries,
-                         [[maybe_unused]] std::uint32_t* room) const {
+  KVMELD_HD bool prepare(Team const& team, tile const& t, std::uint32_t first_value, few_rows* rows,
+                         piece_words* queries, [[maybe_unused]] std::uint32_t* room) const {
     auto const& parts = untuned.parts;
     attention::key_part const part = parts.find(team, untuned.source, untuned.cache.ledger, t);
     if (part.count == 0) return false;
-    block_of_rows const b = rows_of(part, t.index);
+    block_of_rows const b = rows_of(part, t.index % blocks());
     if (b.rows == 0) return false;
     std::uint32_t const length = untuned.cache.length(part.where);
     auto const visible = [&](std::uint32_t r) {
@@ -137,11 +147,12 @@ private:
         rows->part = part;
         rows->block = b;
         rows->end = end;
+        rows->first_value = first_value;
         if (parts.count != 1 && t.index == 0 && part.index == 0) parts.note(part);
       }
       rows->scale[r] =
           key_rows::scale(untuned.cache.keys) * untuned.params.scale_for(untuned.cache.keys.channels());
-      rows->kept[r] = r < b.rows ? untuned.kept.row(b, r) : nullptr;
+      rows->kept[r] = r < b.rows && first_value == 0 ? untuned.kept.row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
     });
     if constexpr (converts_queries) find_factors(team, b, rows, room);
@@ -163,7 +174,7 @@ private:
   KVMELD_HD void find_factors(Team const& team, block_of_rows const& b, few_rows* rows,
                               std::uint32_t* largest) const {
     static_assert(!converts_queries || matrix_format_of<query_type> == matrix_format::bf16);
-    constexpr std::uint32_t pieces = key_tile::pieces, infinity = 0x7f80;
+    constexpr std::uint32_t pieces = KeyTiles * key_tile::pieces, infinity = 0x7f80;
     team.for_each(query_rows * pieces, [&](std::uint32_t i) {
       piece_words const piece = query_piece(b, i / pieces, i % pieces);
       std::uint32_t most = 0;
@@ -191,7 +202,7 @@ private:
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, few_rows const& of_tile,
                               piece_words* to) const {
-    team.for_each(query_steps / 2 * warp_size, [&](std::uint32_t i) {
+    team.for_each(query_pieces / 2, [&](std::uint32_t i) {
       std::uint32_t const j = i / warp_size, lane = i % warp_size;
       piece_words rows[2];
       unrolled<2>([&](auto which) {
@@ -225,16 +236,21 @@ private:
                         softmax& mine) const {
     auto const& cache = untuned.cache;
     warp_place const place = place_in_warp(team);
-    auto const keys = [&] { return key_tile(key_rows::stored(cache.keys), rows.part.where, memory); };
-    auto const values = [&] {
-      return value_tile(value_rows::stored(cache.values), rows.part.where, memory + key_tile::bytes);
+    auto const keys = [&](std::uint32_t h) {
+      return key_tile(key_rows::stored(cache.keys), rows.part.where, memory + h * key_tile::bytes,
+                      h * tile_channels);
     };
-    float* const bias = reinterpret_cast<float*>(memory + key_tile::bytes + value_tile::bytes);
+    auto const values = [&] {
+      return value_tile(value_rows::stored(cache.values), rows.part.where, memory + key_bytes,
+                        rows.first_value);
+    };
+    auto const dv = [&] { return cache.values.channels() - rows.first_value; };
+    float* const bias = reinterpret_cast<float*>(memory + key_bytes + value_tile::bytes);
     std::uint32_t const step = tile_tokens * warps_of(team);
     float degree = 0.0f;  // of token lane % 16
     auto const fetch_keys = [&](slot_t from) {
       if (from < rows.end) {
-        keys().copy(team, from, rows.end - 1);
+        for (std::uint32_t h = 0; h < KeyTiles; ++h) keys(h).copy(team, from, rows.end - 1);
         degree = cache.degree(rows.part.where, min_of(from + place.lane % tile_tokens, rows.end - 1));
       }
       team.commit_copies();
@@ -251,7 +267,8 @@ private:
       team.template finish_copies<1>();
       team.sync_warp();
       float logit[2][4] = {};
-      multiply(team, place, queries, keys(), logit);
+      for (std::uint32_t h = 0; h < KeyTiles; ++h)
+        multiply(team, place, queries + h * tile_steps * warp_size, keys(h), h * tile_channels, logit);
       finish_logits(place, {rows.scale[place.group], rows.scale[place.group + 8]}, bias, logit);
       team.sync_warp();
       fetch_keys(first + step);
@@ -261,10 +278,10 @@ private:
       team.template finish_copies<1>();
       team.sync_warp();
       if (rows.visible[0] < min_of(rows.end, first + tile_tokens)) {  // the earliest query sees the fewest
-        mine.hide_unseen(team, values(), cache.values.channels(),
+        mine.hide_unseen(team, values(), dv(),
                          {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       }
-      mine.add(team, w, values(), cache.values.channels());
+      mine.add(team, w, values(), dv());
       team.sync_warp();
       fetch_values(first + step);
     }
@@ -295,13 +312,13 @@ private:
     });
   }
 
-  /// logit = queries x keys. Collective in a warp.
+  /// logit += queries x keys, for the keys' channels from `first` on. Collective in a warp.
   template <class Team>
   KVMELD_HD void multiply(Team const& team, warp_place place, piece_words const* queries,
-                          key_tile const& keys, float (&logit)[2][4]) const {
-    unrolled<query_steps / 2>([&](auto number) {
+                          key_tile const& keys, std::uint32_t first, float (&logit)[2][4]) const {
+    unrolled<tile_steps / 2>([&](auto number) {
       constexpr std::uint32_t j = decltype(number)::value;
-      if (32 * j >= untuned.cache.keys.channels()) return;
+      if (first + 32 * j >= untuned.cache.keys.channels()) return;
       piece_words const tokens[2] = {keys.words(place.group, 4 * j + place.pair),
                                      keys.words(place.group + 8, 4 * j + place.pair)};
       for (std::uint32_t s = 0; s < 2; ++s) {
@@ -317,9 +334,8 @@ private:
 
   /// Joins the softmaxes of the warps in the order of the warps. Cooperative; barrier at the end.
   template <class Team>
-  KVMELD_HD void join(Team const& team, block_of_rows const& b, softmax const& mine, std::byte* of_warps,
-                      softmax_state const& state) const {
-    std::uint32_t const dv = untuned.cache.values.channels();
+  KVMELD_HD void join(Team const& team, block_of_rows const& b, std::uint32_t dv, softmax const& mine,
+                      std::byte* of_warps, softmax_state const& state) const {
     std::uint32_t const warps = warps_of(team);
     warp_place const place = place_in_warp(team);
     auto const of_warp = [&](std::uint32_t w) { return reinterpret_cast<float*>(of_warps + w * warp_bytes); };
@@ -380,13 +396,28 @@ inline constexpr bool suits_keys<Keys, Q, std::enable_if_t<multiplied_rows<Keys>
 
 }  // namespace tuned_form
 
+/// Keys of up to 128 channels have one tile, of up to 256 channels two.
 template <class Keys, class Values, class Q, class Out>
 struct tuned<
     warps, attention::attend_phase<Keys, Values, Q, Out>,
     std::enable_if_t<tuned_form::multiplied_rows<Keys>::there && tuned_form::multiplied_rows<Values>::there &&
-                     tuned_form::suits_keys<Keys, std::remove_const_t<Q>>>>
-    : detail::tuned_by_form<attention::attend_phase<Keys, Values, Q, Out>,
-                            tuned_form::attend_few<Keys, Values, Q, Out>> {};
+                     tuned_form::suits_keys<Keys, std::remove_const_t<Q>>>> {
+  using phase = attention::attend_phase<Keys, Values, Q, Out>;
+  using narrow = detail::tuned_by_form<phase, tuned_form::attend_few<Keys, Values, Q, Out, 1>>;
+  using wide = detail::tuned_by_form<phase, tuned_form::attend_few<Keys, Values, Q, Out, 2>>;
+  static constexpr bool value = true;
+  template <class Executor> static bool accepts(phase const& p, Executor const& executor) {
+    return narrow::takes(p) ? narrow::accepts(p, executor) : wide::accepts(p, executor);
+  }
+  template <class Executor, class Source>
+  static void enqueue(Executor& executor, phase const& p, shape const& extent, std::uint32_t items,
+                      Source const& source) {
+    if (narrow::takes(p))
+      narrow::enqueue(executor, p, extent, items, source);
+    else
+      wide::enqueue(executor, p, extent, items, source);
+  }
+};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -39,7 +39,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   using key_store = row_store<Keys, true>;
   static constexpr std::uint32_t channels = untuned_phase::channels, max_channels = 2;
   static constexpr std::uint32_t token_block = untuned_phase::token_block, results = token_block / 8;
-  static constexpr std::uint32_t pieces = max_attended_channels / 32;
+  static constexpr std::uint32_t pieces = tile_channels / 32;
   static_assert(token_block % 8 == 0);
   static constexpr bool near_scratch = true;
   /// Blocks of a multiprocessor: one loads while another multiplies. Contributions other than p need more
@@ -50,7 +50,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
   KVMELD_HD static bool takes(untuned_phase const& p) {
     std::uint32_t const group = p.ledger.extent.queries_per_kv_head;
     return p.params.window == 0 && !p.params.rope.active() && group <= query_rows &&
-           (group & (group - 1)) == 0 && p.keys.channels() <= max_attended_channels &&
+           (group & (group - 1)) == 0 && p.keys.channels() <= tile_channels &&
            detail::fold_of(p.score).is_sum_of_means();
   }
   std::uint32_t tiles(shape const& s) const { return untuned.tiles(s); }

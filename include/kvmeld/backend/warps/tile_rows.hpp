@@ -99,7 +99,10 @@ template <class T, std::uint32_t Channel> KVMELD_HD float element_of(piece_words
   return element_traits<T>::to_float(x);
 }
 
-/// 16 rows of a track of up to 128 channels, as they are stored. Rows lie 128 channels apart. The 16 bytes
+/// Channels of a tile.
+constexpr std::uint32_t tile_channels = 128;
+
+/// 128 channels of 16 rows of a track, as they are stored. The 16 bytes
 /// that lanes copy at once are permuted by row: eight neighbouring lanes read from all banks, both if they
 /// read 64 bytes of each of two neighbouring rows and if they read 32 bytes of each of four rows that lie two
 /// apart. (16 lanes read half as much each from rows of 8-bit floats.)
@@ -112,20 +115,20 @@ public:
   static constexpr std::uint32_t copied = pieces / of_part;
   static constexpr std::uint32_t bytes = tile_tokens * copied * sizeof(piece_words);
 
-  /// Rows of `layout` in `bytes` bytes of scratch of the calling warp.
-  KVMELD_HD tile_rows(Layout const& layout, track where, std::byte* memory)
-      : rows_(layout, where), data_(memory) {}
+  /// Channels `first_channel` and on of rows of `layout`, in `bytes` bytes of scratch of the calling warp.
+  KVMELD_HD tile_rows(Layout const& layout, track where, std::byte* memory, std::uint32_t first_channel = 0)
+      : rows_(layout, where), data_(memory), first_part_(first_channel / row_piece<T>::size) {}
 
-  /// Begins to copy rows `first` and on. The last one stands for those behind it. Zeros fill up the channels
-  /// to 128. Each lane finds one row. Collective in a warp. The rows are there after finish_copies and
-  /// sync_warp().
+  /// Begins to copy rows `first` and on. The last one stands for those behind it. Zeros stand
+  /// for channels that a row does not have. Each lane finds one row. Collective in a warp. The rows are there
+  /// after finish_copies and sync_warp().
   template <class Team> KVMELD_HD void copy(Team const& team, slot_t first, slot_t last) const {
-    std::uint32_t const lane = team.lane() % warp_size, part = lane % copied;
+    std::uint32_t const lane = team.lane() % warp_size, part = first_part_ + lane % copied;
     piece_words const zeros = {};
     T const* const mine = rows_.row(min_of(first + lane % tile_tokens, last));
     for (std::uint32_t row = lane / copied; row < tile_tokens; row += warp_size / copied) {
       T const* const from = shuffle_address(team, mine, row);
-      std::byte* const to = data_ + place(row, part);
+      std::byte* const to = data_ + place(row, lane % copied);
       if (part >= rows_.count()) {
         copy_piece(to, &zeros);
       } else if (from != nullptr) {
@@ -190,6 +193,7 @@ private:
 
   row_pieces<Layout> rows_;
   std::byte* data_;
+  std::uint32_t first_part_;
 };
 
 }  // namespace tuned_form

@@ -19,8 +19,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Query rows of a tile, and the most channels that fit into a lane's registers.
-constexpr std::uint32_t query_rows = 16, max_attended_channels = 128;
+/// Query rows of a tile.
+constexpr std::uint32_t query_rows = 16;
 
 /// exp(x) as a power of 2; devices have an instruction for such powers.
 KVMELD_HD inline float exponential(float x) { return std::exp2(x * 1.44269504f); }
@@ -104,10 +104,10 @@ private:
   }
 };
 
-/// The softmax state of rows group and group + 8. It includes the weighted values of all channels, times
+/// The softmax state of rows group and group + 8. It includes the weighted values of 128 channels, times
 /// split_weights::scale. Each lane holds its share.
 template <class T> struct warp_softmax {
-  static constexpr std::uint32_t results = max_attended_channels / 8;
+  static constexpr std::uint32_t results = tile_channels / 8;
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
   float total[results][4] = {};
 
