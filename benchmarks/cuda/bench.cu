@@ -61,6 +61,15 @@ struct tensors {
     return kvmeld::kv{kvmeld::strided<element>{keys.data(), "LSHTC", extent, extent.key_dim},
                       kvmeld::strided<element>{values.data(), "LSHTC", extent, extent.value_dim}};
   }
+  /// 8-bit floats in the same memory, all of them 1.
+  auto codes() const {
+    auto const rows = [&](element* data) {
+      cudaMemset(data, 0x38, extent.slots() * extent.key_dim);
+      auto* const ones = reinterpret_cast<kvmeld::fp8_e4m3*>(data);
+      return kvmeld::strided<kvmeld::fp8_e4m3>{ones, "LSTHC", extent, extent.key_dim};
+    };
+    return kvmeld::kv{rows(keys.data()), rows(values.data())};
+  }
   /// Tensors per layer, pages of 16 tokens.
   auto paged() const {
     auto const rows = [&](element* data) {
@@ -199,6 +208,7 @@ template <class Rows>
 void attention(options const& o, std::string const& name, tensors const& x, Rows const& rows, bool ragged,
                double bandwidth) {
   if (!o.wants(name)) return;
+  using stored = typename decltype(rows.keys)::element_type;
   kvmeld::shape const s = x.extent;
   own_stream const on;
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(on.stream), kvmeld::preset::h2o::defaults(), rows,
@@ -243,7 +253,7 @@ void attention(options const& o, std::string const& name, tensors const& x, Rows
   if (cache.executor().error() != cudaSuccess)
     return print_row(name, s, cudaGetErrorString(cache.executor().error()));
   print_row(name + (ragged ? ", ragged" : ""), s, eager, replayed,
-            heads * entries * (2 * s.key_dim * sizeof(element) + 4), bandwidth, launches);
+            heads * entries * (2 * s.key_dim * sizeof(stored) + 4), bandwidth, launches);
 }
 
 void presets(options const& o, kvmeld::shape s, double bandwidth, std::uint32_t budget = 0) {
@@ -277,6 +287,7 @@ void attentions(options const& o, std::uint32_t n, std::uint32_t sequences, doub
   attention(o, "attention", x, x.strided(), false, bandwidth);
   if (sequences > 1) attention(o, "attention", x, x.strided(), true, bandwidth);
   attention(o, "attention, pages", x, x.paged(), sequences > 1, bandwidth);
+  attention(o, "attention, fp8", x, x.codes(), sequences > 1, bandwidth);
 }
 
 }  // namespace
