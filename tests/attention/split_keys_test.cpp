@@ -164,6 +164,7 @@ TEST_CASE("what is not split has the bits of a call that splits nothing") {
     CAPTURE(calls.start.sequences[i]);
     CHECK(support::same_bits(whole[i], split[i]) == (calls.start.sequences[i] != 0));
   }
+  CHECK(whole == calls.run({2, {}, 0xffffffffu}));  // parts as long as a track can be
 }
 
 TEST_CASE("with enough parts of a fixed length, bits do not depend on the batch") {

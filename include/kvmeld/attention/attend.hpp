@@ -156,7 +156,8 @@ status run_attend(Executor& executor, attention_params const& params, query_batc
   batch_source const source{cache.extent(), batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
   shape const& s = cache.extent();
-  std::uint32_t const least = max_of(1u, ceil_div(split.min_entries, partial_rows::block));
+  std::uint32_t const least =
+      max_of(1u, ceil_div(min_of(split.min_entries, s.capacity), partial_rows::block));
   partial_rows const parts{split.memory.data(), split.parts,           least,
                            source.items(),      s.queries_per_kv_head, source.batch.max_queries(),
                            s.value_dim};

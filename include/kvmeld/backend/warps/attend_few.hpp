@@ -28,12 +28,11 @@ namespace tuned_form {
 /// attend_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit queries;
 /// groups of up to 16 query heads, up to 256 channels, and neither window nor rotation. Takes any number of
 /// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Values of more than 128
-/// channels take two tiles, both of which read all keys. Every warp takes tiles of
-/// 16 tokens in turn and keeps a softmax of its own. These are joined in the order of the warps. Products are
-/// exact and weights keep 16 bits or more: outputs differ from those of the generic form by some 2^-14 of the
-/// largest value. (A bfloat16 query of 8-bit keys becomes binary16, times a power of two. Channels below
-/// 2^-28 of its largest are rounded.) Infinite values give NaN. Bits depend on the number of warps, and on
-/// where parts end.
+/// channels take two tiles, both of which read all keys. Every warp takes tiles of 16 tokens in turn and
+/// keeps a softmax of its own. These are joined in the order of the warps. Products are exact and weights
+/// keep 16 bits or more: outputs differ from those of the generic form by some 2^-14 of the largest value. (A
+/// bfloat16 query of 8-bit keys becomes binary16, times a power of two. Channels below 2^-28 of its largest
+/// are rounded.) Infinite values give NaN. Bits depend on the number of warps, and on where parts end.
 template <class Keys, class Values, class Q, class Out, std::uint32_t KeyTiles> struct attend_few {
   using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
   using key_rows = multiplied_rows<Keys>;

@@ -102,10 +102,10 @@ template <class T, std::uint32_t Channel> KVMELD_HD float element_of(piece_words
 /// Channels of a tile.
 constexpr std::uint32_t tile_channels = 128;
 
-/// 128 channels of 16 rows of a track, as they are stored. The 16 bytes
-/// that lanes copy at once are permuted by row: eight neighbouring lanes read from all banks, both if they
-/// read 64 bytes of each of two neighbouring rows and if they read 32 bytes of each of four rows that lie two
-/// apart. (16 lanes read half as much each from rows of 8-bit floats.)
+/// 128 channels of 16 rows of a track, as they are stored. The 16 bytes that lanes copy at once are permuted
+/// by row: eight neighbouring lanes read from all banks, both if they read 64 bytes of each of two
+/// neighbouring rows and if they read 32 bytes of each of four rows that lie two apart. (16 lanes read half
+/// as much each from rows of 8-bit floats.)
 template <class Layout> class tile_rows {
 public:
   using T = typename Layout::element_type;
@@ -119,9 +119,9 @@ public:
   KVMELD_HD tile_rows(Layout const& layout, track where, std::byte* memory, std::uint32_t first_channel = 0)
       : rows_(layout, where), data_(memory), first_part_(first_channel / row_piece<T>::size) {}
 
-  /// Begins to copy rows `first` and on. The last one stands for those behind it. Zeros stand
-  /// for channels that a row does not have. Each lane finds one row. Collective in a warp. The rows are there
-  /// after finish_copies and sync_warp().
+  /// Begins to copy rows `first` and on. The last one stands for those behind it. Zeros stand for channels
+  /// that a row does not have. Each lane finds one row. Collective in a warp. The rows are there after
+  /// finish_copies and sync_warp().
   template <class Team> KVMELD_HD void copy(Team const& team, slot_t first, slot_t last) const {
     std::uint32_t const lane = team.lane() % warp_size, part = first_part_ + lane % copied;
     piece_words const zeros = {};
