@@ -106,6 +106,21 @@ TEST_CASE("a part is never longer than a track, however many parts there are") {
   CHECK(few.most_of_track(s.capacity) == 12);
 }
 
+TEST_CASE("keys of too many entries to count are not split") {
+  std::uint32_t const most = kvmeld::largest::capacity;
+  std::vector<std::uint32_t> sequences(256), counts(256, 1);
+  kvmeld::attention::split_keys const split{2, {}};
+  auto const problem = [&] {
+    return kvmeld::attention::detail::split_problem(split, {0, sequences, counts},
+                                                    {1, 300, 1, 1, 4, 4, most});
+  };
+  CHECK(problem() == "attention::attend: split.parts is 2; it must be 1, for 256 tracks of 1073741824 slots");
+  sequences.pop_back();
+  counts.pop_back();
+  CHECK(problem() == "attention::attend: number of floats of split.memory is 0; it must be at least 3570, "
+                     "for 2 parts");
+}
+
 namespace {
 
 // A cache with one long sequence, and calls of some of its sequences.

@@ -108,15 +108,13 @@ struct partial_rows {
     };
     auto const all_parts = [&](std::uint32_t blocks) {
       std::uint32_t all = 0;
-      for (std::uint32_t i = team.lane(); i < tracks; i += team.lanes())
-        all = add_saturated{}(all, parts_of(i, blocks));
-      return team.reduce(all, add_saturated{});
+      for (std::uint32_t i = team.lane(); i < tracks; i += team.lanes()) all += parts_of(i, blocks);
+      return team.reduce(all, op_sum{});
     };
     // With n blocks in all tracks, parts of n / (parts - tracks) blocks are few enough.
     std::uint32_t const most = tracks * count, blocks = all_parts(1);
     std::uint32_t low = max_of(least, ceil_div(blocks, most));
-    std::uint32_t high =
-        blocks != ~0u ? max_of(low, ceil_div(blocks, most - tracks)) : ledger.extent.capacity;
+    std::uint32_t high = max_of(low, ceil_div(blocks, most - tracks));
     while (low < high) {
       std::uint32_t const middle = low + (high - low) / 2;
       if (all_parts(middle) <= most)
@@ -156,13 +154,6 @@ struct partial_rows {
     parts_of(part.item)[0] = bits_float(part.number);
     parts_of(part.item)[1] = bits_float(part.count);
   }
-
-private:
-  struct add_saturated {
-    KVMELD_HD std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const {
-      return a + b < a ? ~0u : a + b;
-    }
-  };
 };
 
 /// Joins the parts of each query row in their order, then finishes like attention in one part. The highest
@@ -259,6 +250,10 @@ inline std::string split_problem(split_keys const& split, query_batch const& bat
   if (tracks * split.parts > largest::tracks) {
     return refusal("attention::attend", "split.parts", split.parts, "at most ", largest::tracks / tracks,
                    ", for ", tracks, " tracks");
+  }
+  if (tracks * ceil_div(s.capacity, partial_rows::block) > 0xffffffffu) {  // blocks are counted in 32 bits
+    return refusal("attention::attend", "split.parts", split.parts, "1, for ", tracks, " tracks of ",
+                   s.capacity, " slots");
   }
   std::size_t const wanted = split_floats(s, split.parts, batch.size(), batch.max_queries());
   if (split.memory.size() >= wanted) return {};
