@@ -191,12 +191,12 @@ KVMELD_HD void run_round(Launch const& launch, Policy const& p, kv<Keys, Values>
   if constexpr (is_guarded<typename Policy::identify_type>::value) {
     plan_round(launch, p, x, facts);
     merge_guarded(launch, x, wave.step);
-  } else if (facts.merges_rows && !keeps_members(wave)) {
-    plan_round(launch, p, x, facts, true);
-    launch(merge_rows_phase<Keys>{x.keys, wave, wave.step, side::key});
-  } else {  // members come before the ledger: they change degrees
-    plan_round(launch, p, x, facts);
+  } else if constexpr (shares_entries<typename Policy::merge_type>::value) {
+    plan_round(launch, p, x, facts);  // members come before the ledger: they change degrees
     if (facts.merges_rows) merge_keys(launch, x.keys, wave.step);
+  } else {
+    plan_round(launch, p, x, facts, facts.merges_rows);
+    if (facts.merges_rows) launch(merge_rows_phase<Keys>{x.keys, wave, wave.step, side::key});
   }
 }
 
