@@ -50,19 +50,20 @@ inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32
 /// Items of a call: the parts of its tracks. Which track a part belongs to is known on the executor only, so
 /// that a tile finds its track itself (partial_rows::find).
 struct part_source {
-  batch_source batch;
+  batch_source batch;   ///< the tracks
   std::uint32_t parts;  ///< per track, on average
 
   /// Number of parts, of which some may be without work.
   std::uint32_t items() const { return batch.items() * parts; }
   /// The track of an item if nothing is split.
   KVMELD_HD track where(std::uint32_t item) const { return batch.where(item / parts); }
+  /// Whether the item only fills up a recorded list, if nothing is split.
   KVMELD_HD bool idle(std::uint32_t item) const { return parts == 1 && batch.idle(item); }
 };
 
 /// What a tile works on: a part of a track of the batch.
 struct key_part {
-  track where;
+  track where;           ///< the track
   std::uint32_t item;    ///< the track's number in the batch
   std::uint32_t number;  ///< among the parts of the call
   std::uint32_t index;   ///< among the parts of the track
