@@ -28,6 +28,8 @@ namespace attention {
 ///
 /// All parts of a call have the same number of entries, so that long tracks get more parts than short ones.
 /// That number is a multiple of 64. It is the smallest with which `parts` x tracks are enough for all tracks.
+/// A device is busy with about two parts for each multiprocessor. If lengths differ much, give `parts` at
+/// least 2: otherwise the longest track holds up the others.
 struct split_keys {
   std::uint32_t parts = 1;  ///< parts per track, on average; 1: attention in one launch
   span<float> memory;       ///< split_floats() floats, in memory that launches can write
