@@ -83,10 +83,8 @@ template <class Layout> struct compact_rows_phase {
   std::uint32_t slice = 0;  ///< pieces of a row that a tile of several lanes moves; 0: all
 
   std::uint32_t tiles(shape const&) const {
-    if constexpr (has_row_pieces<Layout>::value) {
-      if (slice != 0) return ceil_div(row_pieces<Layout>::count_of(layout.channels()), slice);
-    }
-    return runs_along_tokens<Layout> ? ceil_div(layout.channels(), channel_slice) : 1;
+    if (runs_along_tokens<Layout>) return ceil_div(layout.channels(), channel_slice);
+    return tiles_of_slices(layout, slice);
   }
   std::size_t scratch_bytes(int) const { return 0; }
 

@@ -33,12 +33,7 @@ template <class Layout> struct spread_rows_phase {
   plan_ref map;
   std::uint32_t slice = 0;  ///< pieces of a row that a tile of several lanes takes; 0: all
 
-  std::uint32_t tiles(shape const&) const {
-    if constexpr (has_row_pieces<Layout>::value) {
-      if (slice != 0) return ceil_div(row_pieces<Layout>::count_of(layout.channels()), slice);
-    }
-    return 1;
-  }
+  std::uint32_t tiles(shape const&) const { return tiles_of_slices(layout, slice); }
   std::size_t scratch_bytes(int lanes) const {
     if constexpr (has_row_pieces<Layout>::value) {
       if (lanes > 1) {

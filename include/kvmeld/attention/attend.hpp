@@ -130,7 +130,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         kvmeld::detail::attend_masked(team, q, rows, k, v, tokens, dk, dv, logits, logit, sees, state);
       }
     }
-    if (parts.count != 1 && t.index == 0 && part.index == 0 && team.lane() == 0) parts.note(part);
+    if (team.lane() == 0) parts.note(part, t.index);
     if (part.count == 1) return this->finish(team, b, dv, state);
     parts.write(team, part, b, dv, state);
   }

@@ -100,18 +100,18 @@ struct partial_rows {
 
   static constexpr std::size_t find_scratch() { return scratch_size(2 * sizeof(std::uint32_t)); }
   /// The part that tile `t` of a call works on. Every tile computes the entries of a part from the lengths of
-  /// all tracks: that takes less time than a launch. Collective; barrier at the end.
+  /// all tracks, which saves a launch. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD key_part find(Team const& team, batch_source const& batch, ledger_ref const& ledger,
                           tile const& t) const {
     if (count == 1) return {t.where, t.item, t.item, 0, 1, ledger.length[t.where.index]};
-    auto const parts_of = [&](std::uint32_t item, std::uint32_t blocks) {
+    auto const count_of = [&](std::uint32_t item, std::uint32_t blocks) {
       if (batch.idle(item)) return 0u;
       return max_of(1u, ceil_div(ceil_div(ledger.length[batch.where(item).index], block), blocks));
     };
     auto const all_parts = [&](std::uint32_t blocks) {
       std::uint32_t all = 0;
-      for (std::uint32_t i = team.lane(); i < tracks; i += team.lanes()) all += parts_of(i, blocks);
+      for (std::uint32_t i = team.lane(); i < tracks; i += team.lanes()) all += count_of(i, blocks);
       return team.reduce(all, op_sum{});
     };
     // With n blocks in all tracks, parts of n / (parts - tracks) blocks are few enough.
@@ -127,15 +127,15 @@ struct partial_rows {
     }
     std::uint32_t* const found = team.template scratch<std::uint32_t>(2);
     std::uint32_t const there = scan_values(
-        team, tracks, [&](std::uint32_t i) { return parts_of(i, low); },
+        team, tracks, [&](std::uint32_t i) { return count_of(i, low); },
         [&](std::uint32_t i, std::uint32_t before) {
-          if (t.item < before || t.item - before >= parts_of(i, low)) return;
+          if (t.item < before || t.item - before >= count_of(i, low)) return;
           found[0] = i;
           found[1] = before;
         });
     if (t.item >= there) return {t.where, t.item, t.item, 0, 0, 0};
     std::uint32_t const item = found[0], first = found[1];
-    return {batch.where(item), item, t.item, t.item - first, parts_of(item, low), low * block};
+    return {batch.where(item), item, t.item, t.item - first, count_of(item, low), low * block};
   }
 
   /// Writes the results of a part: `channels` channels from `first` on, and with the first ones the rest.
@@ -152,8 +152,10 @@ struct partial_rows {
       to[1] = state.seen[r] != 0 ? state.sum[r] : 0.0f;
     }
   }
-  /// Notes where a track's parts lie. One lane of the track's first part.
-  KVMELD_HD void note(key_part const& part) const {
+  /// Notes where a track's parts lie, if this is tile 0 of the track's first part and keys are split. One
+  /// lane.
+  KVMELD_HD void note(key_part const& part, std::uint32_t tile_of_part) const {
+    if (count == 1 || part.index != 0 || tile_of_part != 0) return;
     parts_of(part.item)[0] = bits_float(part.number);
     parts_of(part.item)[1] = bits_float(part.count);
   }

@@ -148,8 +148,10 @@ struct round_phase : track_phase {
     team.sync();
     if (team.lane() == 0) {
       s.merged = 0;
-      if (active) s.unchanged = 0;
-      if (active) s.unlisted = 1;
+      if (active) {
+        s.unchanged = 0;
+        s.unlisted = 1;
+      }
     }
     if (!active) return;
     role const* const roles = wave.roles + wave.at(t.item, 0);

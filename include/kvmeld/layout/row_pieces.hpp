@@ -113,6 +113,16 @@ private:
   std::uint32_t channels_;
 };
 
+/// How many tiles share the rows of a track, if each takes `slice` pieces of every row. 0: one tile takes
+/// all.
+template <class Layout>
+std::uint32_t tiles_of_slices([[maybe_unused]] Layout const& layout, [[maybe_unused]] std::uint32_t slice) {
+  if constexpr (has_row_pieces<Layout>::value) {
+    if (slice != 0) return ceil_div(row_pieces<Layout>::count_of(layout.channels()), slice);
+  }
+  return 1;
+}
+
 /// Pieces of joined rows, read only. Pieces are counted through all joined tracks.
 template <class Layout> class row_pieces<detail::joined_rows<Layout>> {
 public:

@@ -147,7 +147,7 @@ private:
         rows->block = b;
         rows->end = end;
         rows->first_value = first_value;
-        if (parts.count != 1 && t.index == 0 && part.index == 0) parts.note(part);
+        parts.note(part, t.index);
       }
       rows->scale[r] =
           key_rows::scale(untuned.cache.keys) * untuned.params.scale_for(untuned.cache.keys.channels());
@@ -168,7 +168,7 @@ private:
   }
 
   /// Finds the power of two that brings the largest channel of each query row to the range of binary16.
-  /// Barriers at the beginning and at the end.
+  /// Cooperative; barrier at the end.
   template <class Team>
   KVMELD_HD void find_factors(Team const& team, block_of_rows const& b, few_rows* rows,
                               std::uint32_t* largest) const {

@@ -25,7 +25,7 @@ template <class Phase> struct tuned_by_slices {
   static constexpr std::uint32_t slice = 4;
 
   template <class Executor> static bool accepts(Phase const& p, Executor const&) {
-    return row_pieces<decltype(p.layout)>::count_of(p.layout.channels()) > slice;
+    return tiles_of_slices(p.layout, slice) > 1;
   }
   template <class Executor, class Source>
   static void enqueue(Executor& executor, Phase p, shape const& extent, std::uint32_t items,

@@ -27,29 +27,25 @@ namespace tuned_form {
 /// Tokens of a tile.
 constexpr std::uint32_t tile_tokens = 16;
 
+template <class T> constexpr bool is_fp8 = std::is_same_v<T, fp8_e4m3> || std::is_same_v<T, fp8_e5m2>;
+/// What binary16 numbers that stand for elements of type T are multiplied by. Exponents of E4M3 keep their
+/// bias of 7, where binary16 has 15.
+template <class T> constexpr float scale_of_halves = std::is_same_v<T, fp8_e4m3> ? 256.0f : 1.0f;
+
 /// How matrix units read the rows of a layout: rows of 16 bits as they are stored, 8-bit floats as binary16.
 /// An element that they read, times `scale`, is what the layout stores.
 template <class Layout, class = void> struct multiplied_rows {
-  static constexpr bool there = has_matrix_rows<Layout>::value;  ///< false: they do not read such rows
+  static constexpr bool there = false;  ///< they do not read such rows
 };
-template <class Layout> struct multiplied_rows<Layout, std::enable_if_t<has_matrix_rows<Layout>::value>> {
-  static constexpr bool there = true;
-  using layout = Layout;
-  using element = typename Layout::element_type;
-  KVMELD_HD static layout const& stored(Layout const& rows) { return rows; }
-  KVMELD_HD static float scale(Layout const&) { return 1.0f; }
-};
-/// Exponents of E4M3 keep their bias of 7, where binary16 has 15.
-template <class T> constexpr float scale_of_halves = std::is_same_v<T, fp8_e4m3> ? 256.0f : 1.0f;
-template <class T> constexpr bool is_fp8 = std::is_same_v<T, fp8_e4m3> || std::is_same_v<T, fp8_e5m2>;
 template <class Layout>
-struct multiplied_rows<Layout, std::enable_if_t<has_row_pieces<Layout>::value && !runs_along_tokens<Layout> &&
-                                                is_fp8<typename Layout::element_type>>> {
-  static constexpr bool there = true;
+struct multiplied_rows<Layout,
+                       std::enable_if_t<has_row_pieces<Layout>::value && !runs_along_tokens<Layout>>> {
+  using T = typename Layout::element_type;
+  static constexpr bool there = is_fp8<T> || matrix_format_of<T> != matrix_format::none;
   using layout = Layout;
-  using element = float16;
+  using element = std::conditional_t<is_fp8<T>, float16, T>;
   KVMELD_HD static layout const& stored(Layout const& rows) { return rows; }
-  KVMELD_HD static float scale(Layout const&) { return scale_of_halves<typename Layout::element_type>; }
+  KVMELD_HD static float scale(Layout const&) { return scale_of_halves<T>; }
 };
 template <class Codes>
 struct multiplied_rows<scaled<Codes>, std::enable_if_t<is_fp8<typename Codes::element_type>>>
