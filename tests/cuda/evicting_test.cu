@@ -1,11 +1,16 @@
-// Policies that compute nothing from rows, on the CUDA backend.
+// Policies that only evict, and their scores of rows, on the CUDA backend.
 #include "device.cuh"
 #include "device/evicting.hpp"
+#include "device/row_scores.hpp"
 
 TEST_CASE("evictions on a device are the host's") { device_test::evictions(cuda_test::cuda_device{}); }
 
 TEST_CASE("evictions in tracks that several blocks share are the host's") {
   device_test::long_evictions(cuda_test::cuda_device{});
+}
+
+TEST_CASE("scores of rows are the host's, however many blocks share a track") {
+  device_test::row_scores(cuda_test::cuda_device{});
 }
 
 TEST_CASE("calls come from a thread that has another device current") {

@@ -52,6 +52,7 @@ public:
                    score::by_chunk<score::local>, score::critical<score::local>>;
   static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
   static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
+  static constexpr bool spans_blocks = true;                        ///< as all of them that combine rows
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
   static constexpr std::uint32_t max_channels = kvmeld::max_channels;
 

@@ -335,6 +335,51 @@ constexpr std::uint32_t most_blocks_of_team = 16;
 template <class T, class = void> struct spans_blocks : std::false_type {};
 template <class T> struct spans_blocks<T, std::enable_if_t<T::spans_blocks>> : std::true_type {};
 
+/// The block of a team that a lane belongs to. A team is one block unless it is made of warps and says
+/// otherwise (exec/warps.hpp).
+struct block_place {
+  std::uint32_t index, count;  ///< number of the block in its team; blocks of the team, a power of two
+};
+
+/// Where the calling lane's block is in its team.
+template <class Team> KVMELD_HD block_place place_of_block(Team const& team) {
+  if constexpr (has_warps<Team>::value) {
+    return team.place_of_block();
+  } else {
+    return {0, 1};
+  }
+}
+
+/// The lanes of the calling lane's block, as a team. Its scratch is lost when the whole team gives out more:
+/// take block_scratch instead.
+template <class Team> KVMELD_HD decltype(auto) block_of(Team const& team) {
+  if constexpr (has_warps<Team>::value) {
+    return team.block();
+  } else {
+    return static_cast<Team const&>(team);
+  }
+}
+
+/// `n` uninitialised objects that the lanes of one block share; each block of the team has its own. Every
+/// lane of the team has to ask, in the same order as for other scratch.
+template <class T, class Team> KVMELD_HD T* block_scratch(Team const& team, std::size_t n) {
+  if constexpr (has_warps<Team>::value) {
+    return team.template block_scratch<T>(n);
+  } else {
+    return team.template scratch<T>(n);
+  }
+}
+
+/// Where block `index` of the team has what `mine`, from block_scratch, is in the calling lane's block.
+template <class Team, class T>
+KVMELD_HD T* in_block([[maybe_unused]] Team const& team, T* mine, [[maybe_unused]] std::uint32_t index) {
+  if constexpr (has_warps<Team>::value) {
+    return team.in_block(mine, index);
+  } else {
+    return mine;
+  }
+}
+
 /// `near_scratch` is an optional declaration of a phase; the default is false. The scratch of such a phase
 /// always is the nearest memory of a team, because it is small or because the caller of the launch has made
 /// sure that it fits. Devices have shorter instructions for memory that they know to be shared.

@@ -32,6 +32,7 @@ inline namespace KVMELD_ABI {
 ///   left out
 /// - `sync_warp()`: a barrier of the warp
 /// Such a team may be several blocks. For that it has
+/// - `place_of_block()`, `block_scratch<T>(n)`, `in_block(mine, index)`: see exec/team.hpp
 /// - `block()`: the lanes of the calling lane's block as a team. Its scratch is near, begins behind what the
 ///   whole team has given out, and is lost when the whole team gives out more
 /// - `add_up_blocks(x, n)`: each of n numbers in such scratch becomes its sum over all blocks. Collective in

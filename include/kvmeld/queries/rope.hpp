@@ -207,12 +207,13 @@ KVMELD_HD inline std::size_t rope_scratch(rope_params const& r, std::uint32_t ke
   return r.active() ? scratch_size(r.pairs(key_dim) * sizeof(double)) : 0;
 }
 
-/// The table that rotate_tile needs, in scratch; null without rope. Cooperative; a barrier has to follow.
+/// The table that rotate_tile needs, in scratch of each block; null without rope. Cooperative; a barrier has
+/// to follow.
 template <class Team>
 KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::uint32_t key_dim) {
   if (!r.active()) return nullptr;
-  double* const turns = team.template scratch<double>(r.pairs(key_dim));
-  team.for_each(r.pairs(key_dim), [&](std::uint32_t i) { turns[i] = rope_turns(r, i, key_dim); });
+  double* const turns = block_scratch<double>(team, r.pairs(key_dim));
+  block_of(team).for_each(r.pairs(key_dim), [&](std::uint32_t i) { turns[i] = rope_turns(r, i, key_dim); });
   return turns;
 }
 

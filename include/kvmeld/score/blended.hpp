@@ -37,6 +37,8 @@ template <class First, class Second> struct blended : Second {
   static constexpr score_kind gives = score_kind::order;
   static constexpr bool reads_rows = detail::reads_rows<First> || detail::reads_rows<Second>;
   static constexpr bool rows_alone = false, light = false;
+  static constexpr bool spans_blocks = (!detail::reads_rows<First> || kvmeld::spans_blocks<First>::value) &&
+                                       (!detail::reads_rows<Second> || kvmeld::spans_blocks<Second>::value);
 
   blended() = default;
   /// `times` parts of the first score, one part of the second.

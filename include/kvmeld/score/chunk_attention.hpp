@@ -39,7 +39,7 @@ struct chunk_attention {
 
   static constexpr char const* name = "chunk_attention";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::chunk_attention, channel_rule::sum, 0.0f});

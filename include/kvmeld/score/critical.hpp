@@ -51,36 +51,37 @@ template <class T> struct output_projection {
                                  Term const& term, Use const& use) const {
     track const where = view.where();
     std::uint32_t const d = values.channels(), group = view.queries_per_kv_head();
-    float* const mine = team.template scratch<float>(std::size_t{block} * d);
-    float* const product = team.template scratch<float>(std::size_t{block} * columns);
-    float* const sum = team.template scratch<float>(block);
-    values.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        row_ref const v = row(i);
-        team.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
-      }
-      team.sync();
-      for (std::uint32_t h = 0; h < group; ++h) {
-        if (layers == nullptr && h == 0) {  // the same for every head
-          team.for_each(count, [&](std::uint32_t i) {
-            float const* const v = mine + std::size_t{i} * d;
-            sum[i] = ordered_sum(d, [&](std::uint32_t c) { return term(v[c]); });
-          });
-        }
-        for (std::uint32_t r = 0; layers != nullptr && r < rows; r += columns) {
-          std::uint32_t const some = min_of(columns, rows - r);
-          row_products(team, mine, count, d, at(where.layer, r, where.kv_head * group + h), some,
-                       static_cast<std::size_t>(row_stride), d, product, columns);
-          team.for_each(count, [&](std::uint32_t i) {
-            float const* const y = product + i * columns;
-            float const part = ordered_sum(some, [&](std::uint32_t j) { return term(y[j]); });
-            sum[i] = r == 0 ? part : sum[i] + part;
-          });
-          team.sync();
-        }
-        team.for_each(count, [&](std::uint32_t i) { use(s + i, h, sum[i]); });
-      }
-    });
+    float* const mine = block_scratch<float>(team, std::size_t{block} * d);
+    float* const product = block_scratch<float>(team, std::size_t{block} * columns);
+    float* const sum = block_scratch<float>(team, block);
+    values.for_each_block(
+        team, 0, view.length(), [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+          for (std::uint32_t i = 0; i < count; ++i) {
+            row_ref const v = row(i);
+            part.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
+          }
+          part.sync();
+          for (std::uint32_t h = 0; h < group; ++h) {
+            if (layers == nullptr && h == 0) {  // the same for every head
+              part.for_each(count, [&](std::uint32_t i) {
+                float const* const v = mine + std::size_t{i} * d;
+                sum[i] = ordered_sum(d, [&](std::uint32_t c) { return term(v[c]); });
+              });
+            }
+            for (std::uint32_t r = 0; layers != nullptr && r < rows; r += columns) {
+              std::uint32_t const some = min_of(columns, rows - r);
+              row_products(part, mine, count, d, at(where.layer, r, where.kv_head * group + h), some,
+                           static_cast<std::size_t>(row_stride), d, product, columns);
+              part.for_each(count, [&](std::uint32_t i) {
+                float const* const y = product + i * columns;
+                float const some_of_it = ordered_sum(some, [&](std::uint32_t j) { return term(y[j]); });
+                sum[i] = r == 0 ? some_of_it : sum[i] + some_of_it;
+              });
+              part.sync();
+            }
+            part.for_each(count, [&](std::uint32_t i) { use(s + i, h, sum[i]); });
+          }
+        });
   }
   /// Bytes of scratch that for_each_output needs.
   static std::size_t scratch_bytes(shape const& s) {
@@ -122,7 +123,7 @@ template <class Of, class T = float> struct critical : Of {
   output_projection<T> projection = {};     ///< of the model; optional
 
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, rows_alone = false;
+  static constexpr bool reads_rows = true, rows_alone = false, spans_blocks = true;
   static constexpr bool light = false;
 
   critical() = default;

@@ -63,7 +63,7 @@ struct distance_preference {
 
   static constexpr char const* name = "distance_preference";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
   static constexpr observation observes = observation::every_step;  ///< at most; need() tells
   /// Every query may count, unless means are given.
   observation_need need() const { return {means != nullptr ? observation::none : observes}; }
@@ -113,11 +113,12 @@ struct distance_preference {
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
     std::uint32_t const n = view.length(), d = rows.keys.channels(), pairs = rope.pairs(d);
-    float* const keys = team.template scratch<float>(std::size_t{d} * block);
-    float* const query = team.template scratch<float>(d);
-    float* const rest = team.template scratch<float>(d);  // [bands]
+    float* const keys = block_scratch<float>(team, std::size_t{d} * block);
+    float* const query = block_scratch<float>(team, d);
+    float* const rest = block_scratch<float>(team, d);  // [bands]
     float* const partial = team.template scratch<float>(team_partials);
     double const* const turns = rope_table(team, rope, d);
+    auto const& own = block_of(team);
     position_t const last = rope.turned_for(n, static_cast<position_t>(view.tokens())) - 1;
     team.sync();
     std::uint32_t const group = view.queries_per_kv_head();
@@ -128,29 +129,30 @@ struct distance_preference {
     for (std::uint32_t h = 0; h < group; ++h) {
       float const* const mean = all + h * table_of_head(d) + 1;
       float const* const length = mean + d;
-      team.for_each(bands(d), [&](std::uint32_t f) {
+      own.for_each(bands(d), [&](std::uint32_t f) {
         rest[f] = length[f] - length_of(mean, f, pairs);
         turn_mean(mean, f, pairs, turns, last, query);
       });
-      team.sync();
+      own.sync();
       float* const given = view.room();
-      rows.keys.for_each_block(team, 0, n, [&](slot_t s, std::uint32_t count, auto const& row) {
-        for (std::uint32_t i = 0; i < count; ++i) {
-          row_ref const key = row(i);
-          team.for_each(d, [&](std::uint32_t c) { keys[std::size_t{i} * d + c] = key[c]; });
-        }
-        team.sync();
-        if (!keys_rotated) {
-          rotate_rows(team, rope, turns, keys, count, d,
-                      [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
-        }
-        team.for_each(count, [&](std::uint32_t i) {
-          float const* const key = keys + std::size_t{i} * d;
-          float const norms =
-              ordered_sum(bands(d), [&](std::uint32_t f) { return rest[f] * length_of(key, f, pairs); });
-          given[s + i] = dot(query, key, d) + norms + log_of_degree(view.degree(s + i));
-        });
-      });
+      rows.keys.for_each_block(
+          team, 0, n, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+            for (std::uint32_t i = 0; i < count; ++i) {
+              row_ref const key = row(i);
+              part.for_each(d, [&](std::uint32_t c) { keys[std::size_t{i} * d + c] = key[c]; });
+            }
+            part.sync();
+            if (!keys_rotated) {
+              rotate_rows(part, rope, turns, keys, count, d,
+                          [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
+            }
+            part.for_each(count, [&](std::uint32_t i) {
+              float const* const key = keys + std::size_t{i} * d;
+              float const norms =
+                  ordered_sum(bands(d), [&](std::uint32_t f) { return rest[f] * length_of(key, f, pairs); });
+              given[s + i] = dot(query, key, d) + norms + log_of_degree(view.degree(s + i));
+            });
+          });
       standard const z = standard_of(team, view, given, partial);
       team.for_each(n, [&](std::uint32_t i) {
         float const x = is_finite(given[i]) ? z.at(given[i]) : element_traits<float>::lowest;

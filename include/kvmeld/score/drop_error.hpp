@@ -38,18 +38,18 @@ namespace score {
 /// dropped together.
 ///
 /// Cost per entry, query head and query: 3 d + 2 v multiply-adds; d and v are the channels of keys and
-/// values. Reads keys three times and values twice per query head. Scratch: window (v + 36) floats.
+/// values. Reads keys three times and values twice per query head. Scratch: window (v + 38) floats.
 struct drop_error : last_queries {
   pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
 
   static constexpr char const* name = "drop_error";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
     return scratch_size(std::size_t{window} * block * sizeof(float)) +
            scratch_size(std::size_t{window} * s.value_dim * sizeof(float)) +
-           4 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
+           6 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
   }
 
   template <class Team, class Rows>
@@ -57,97 +57,142 @@ struct drop_error : last_queries {
     std::uint32_t const n = view.length(), d = rows.keys.channels(), group = view.queries_per_kv_head();
     std::uint32_t const dv = rows.values.channels();
     constexpr float none = element_traits<float>::lowest;
-    float* const logits = team.template scratch<float>(std::size_t{window} * block);
-    float* const output = team.template scratch<float>(std::size_t{window} * dv);  // of all entries but `top`
-    slot_t* const top = team.template scratch<slot_t>(window);                     // the most probable entry
-    float* const highest = team.template scratch<float>(window);
-    float* const others = team.template scratch<float>(window);  // their weight; that of `top` is 1
-    float* const ones = team.template scratch<float>(window);
+    float* const logits = block_scratch<float>(team, std::size_t{window} * block);
+    float* const output = block_scratch<float>(team, std::size_t{window} * dv);  // of all entries but `top`
+    slot_t* const top = block_scratch<slot_t>(team, window);                     // the most probable entry
+    slot_t* const own_top = block_scratch<slot_t>(team, window);  // among the entries of this block
+    float* const highest = block_scratch<float>(team, window);
+    float* const own_highest = block_scratch<float>(team, window);
+    float* const others = block_scratch<float>(team, window);  // their weight; that of `top` is 1
+    float* const ones = block_scratch<float>(team, window);
     key_tile const scratch = key_scratch(team, d);
-    float* const change = view.room();
+    auto const& own = block_of(team);
+    block_place const mine = place_of_block(team);
+    float* const change = out;
+    // The sums of ranges of entries lie in the room that the view has; if there is little, in no range.
+    row_ranges const ranges(n, min_of(row_ranges::most, max_of(1u, n / (window * (dv + 1)))));
     team.for_each(n, [&](std::uint32_t i) { change[i] = 0.0f; });
-    team.for_each(window, [&](std::uint32_t q) { ones[q] = 1.0f; });
+    own.for_each(window, [&](std::uint32_t q) { ones[q] = 1.0f; });
     for (std::uint32_t h = 0; h < group; ++h) {
       auto const queries = queries_of(view, h, d);
       std::uint32_t const count = queries.count();
-      // Calls use(slot, columns) with logits[q][j] of blocks of entries.
-      auto const for_each_block_of_logits = [&](auto const& use) {
-        for_each_key_tile(team, view, rows.keys, scratch,
-                          [&](slot_t s, std::uint32_t columns, auto const* keys, std::size_t ld) {
-                            queries.products(team, keys, ld, columns, logits, block);
-                            team.for_each(count * block, [&](std::uint32_t m) {
-                              std::uint32_t const q = m / block, j = m % block;
-                              if (j >= columns) return;
-                              float& x = logits[m];
-                              x = logit(view, s + j, queries.position(q), x);
-                            });
-                            team.sync();
-                            use(s, columns);
-                          });
+      // Calls use(part, slot, columns) with logits[q][j] of blocks of entries.
+      auto const for_each_block_of_logits = [&](auto const& whole, slot_t from, slot_t to, auto const& use) {
+        for_each_key_tile(
+            whole, view, rows.keys, scratch, from, to,
+            [&](auto const& part, slot_t s, std::uint32_t columns, auto const* keys, std::size_t ld) {
+              queries.products(part, keys, ld, columns, logits, block);
+              part.for_each(count * block, [&](std::uint32_t m) {
+                std::uint32_t const q = m / block, j = m % block;
+                if (j >= columns) return;
+                float& x = logits[m];
+                x = logit(view, s + j, queries.position(q), x);
+              });
+              part.sync();
+              use(part, s, columns);
+            });
       };
-      team.for_each(count, [&](std::uint32_t q) {
-        top[q] = n;
-        highest[q] = none;
-        others[q] = 0.0f;
+      own.for_each(count, [&](std::uint32_t q) {
+        own_top[q] = n;
+        own_highest[q] = none;
       });
-      team.for_each(count * dv, [&](std::uint32_t i) { output[i] = 0.0f; });
-      team.sync();
-      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
-        team.for_each(count, [&](std::uint32_t q) {
+      own.sync();
+      for_each_block_of_logits(team, 0, n, [&](auto const& part, slot_t s, std::uint32_t columns) {
+        part.for_each(count, [&](std::uint32_t q) {
           for (std::uint32_t j = 0; j < columns; ++j) {
             float const x = logits[q * block + j];
-            if (!(x > highest[q])) continue;
-            highest[q] = x;
-            top[q] = s + j;
+            if (!(x > own_highest[q])) continue;
+            own_highest[q] = x;
+            own_top[q] = s + j;
           }
         });
       });
-      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
-        team.for_each(count * block, [&](std::uint32_t m) {
-          std::uint32_t const q = m / block, j = m % block;
-          if (j >= columns) return;
-          float& x = logits[m];
-          x = x > none && s + j != top[q] ? std::exp(x - highest[q]) : 0.0f;
+      own.for_each(count, [&](std::uint32_t q) {  // of all blocks; the first entry of equal ones
+        top[q] = n;
+        highest[q] = none;
+        for (std::uint32_t b = 0; b < mine.count; ++b) {
+          float const x = in_block(team, own_highest, b)[q];
+          slot_t const at = in_block(team, own_top, b)[q];
+          if (!(x > highest[q]) && !(x == highest[q] && at < top[q])) continue;
+          highest[q] = x;
+          top[q] = at;
+        }
+      });
+      own.sync();
+      auto const add_range = [&](auto const& whole, slot_t from, slot_t to) {
+        whole.for_each(count, [&](std::uint32_t q) { others[q] = 0.0f; });
+        whole.for_each(count * dv, [&](std::uint32_t i) { output[i] = 0.0f; });
+        whole.sync();
+        for_each_block_of_logits(whole, from, to, [&](auto const& part, slot_t s, std::uint32_t columns) {
+          part.for_each(count * block, [&](std::uint32_t m) {
+            std::uint32_t const q = m / block, j = m % block;
+            if (j >= columns) return;
+            float& x = logits[m];
+            x = x > none && s + j != top[q] ? std::exp(x - highest[q]) : 0.0f;
+          });
+          part.sync();
+          part.for_each(count, [&](std::uint32_t q) {
+            others[q] += ordered_sum(columns, [&](std::uint32_t j) { return logits[q * block + j]; });
+          });
+          add_values(part, view, rows.values, s, columns, logits, count, ones, output);
+        });
+      };
+      if (ranges.count == 1) {
+        add_range(own, 0, n);
+      } else {
+        float* const sums = view.room();  // [ranges][others, output]
+        std::uint32_t const floats = count * (dv + 1);
+        auto const sum = [&](std::uint32_t i) -> float& { return i < count ? others[i] : output[i - count]; };
+        ranges.share(team, [&](auto const& part, std::uint32_t r, slot_t from, slot_t to) {
+          add_range(part, from, to);
+          part.for_each(floats, [&](std::uint32_t i) { sums[r * floats + i] = sum(i); });
+          part.sync();
         });
         team.sync();
-        team.for_each(count, [&](std::uint32_t q) {
-          others[q] += ordered_sum(columns, [&](std::uint32_t j) { return logits[q * block + j]; });
+        own.for_each(floats, [&](std::uint32_t i) {
+          sum(i) = ordered_sum(ranges.count, [&](std::uint32_t r) { return sums[r * floats + i]; });
         });
-        add_values(team, view, rows.values, s, columns, logits, count, ones, output);
-      });
-      team.for_each(count * dv, [&](std::uint32_t i) {
+        own.sync();
+      }
+      own.for_each(count * dv, [&](std::uint32_t i) {
         float const weight = others[i / dv];
         output[i] = weight > 0.0f ? output[i] / weight : 0.0f;
       });
       for (std::uint32_t q = 0; q < count; ++q) {
         if (top[q] == n) continue;
         float* const o = output + std::size_t{q} * dv;
-        rows.values.for_each_block(team, top[q], top[q] + 1, [&](slot_t s, std::uint32_t, auto const& row) {
-          row_ref const value = row(0);
-          float const p = 1.0f / (1.0f + others[q]);
-          if (team.lane() == 0) change[s] += p * p * squared_distance_of(value, o);
-          team.sync();
-          team.for_each(dv, [&](std::uint32_t c) { o[c] = p * value[c] + (1.0f - p) * o[c]; });
-        });
+        rows.values.for_each_block(
+            own, top[q], top[q] + 1, [&](auto const& part, slot_t s, std::uint32_t, auto const& row) {
+              row_ref const value = row(0);
+              float const p = 1.0f / (1.0f + others[q]);
+              if (team.lane() == 0) change[s] += p * p * squared_distance_of(value, o);
+              part.sync();
+              part.for_each(dv, [&](std::uint32_t c) { o[c] = p * value[c] + (1.0f - p) * o[c]; });
+            });
       }
-      for_each_block_of_logits([&](slot_t s, std::uint32_t columns) {
-        rows.values.for_each_block(team, s, s + columns, [&](slot_t, std::uint32_t, auto const& row) {
-          team.for_each(columns, [&](std::uint32_t j) {
-            float total = 0.0f;
-            for (std::uint32_t q = 0; q < count; ++q) {
-              float const x = logits[q * block + j];
-              if (!(x > none) || s + j == top[q]) continue;
-              float const p = std::exp(x - highest[q]) / (1.0f + others[q]), share = p / (1.0f - p);
-              total += share * share * squared_distance_of(row(j), output + std::size_t{q} * dv);
-            }
-            change[s + j] += total;
-          });
-        });
+      team.sync();
+      for_each_block_of_logits(team, 0, n, [&](auto const& part, slot_t s, std::uint32_t columns) {
+        rows.values.for_each_block(
+            part, s, s + columns, [&](auto const&, slot_t, std::uint32_t, auto const& row) {
+              part.for_each(columns, [&](std::uint32_t j) {
+                float total = 0.0f;
+                for (std::uint32_t q = 0; q < count; ++q) {
+                  float const x = logits[q * block + j];
+                  if (!(x > none) || s + j == top[q]) continue;
+                  float const p = std::exp(x - highest[q]) / (1.0f + others[q]), share = p / (1.0f - p);
+                  total += share * share * squared_distance_of(row(j), output + std::size_t{q} * dv);
+                }
+                change[s + j] += total;
+              });
+            });
       });
     }
+    float* const pooled = view.room();
     team.for_each(n, [&](std::uint32_t i) {
-      out[i] = pool.at(i, n, [&](std::uint32_t j) { return change[j]; }) / static_cast<float>(group);
+      pooled[i] = pool.at(i, n, [&](std::uint32_t j) { return change[j]; }) / static_cast<float>(group);
     });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) { out[i] = pooled[i]; });
     team.sync();
   }
 
@@ -169,13 +214,15 @@ private:
     std::uint32_t skipped = 0;
     team.for_each(columns, [&](std::uint32_t j) { skipped += view.usable(s + j) ? 0u : 1u; });
     bool const all = team.reduce(skipped, op_sum{}) == 0;
-    values.for_each_tile(team, s, s + columns, [&](slot_t, std::uint32_t, auto const* rows, std::size_t ld) {
-      std::uint32_t const step = all ? columns : 1;  // what is skipped may be NaN, and must not be multiplied
-      for (std::uint32_t j = 0; j < columns; j += step) {
-        if (!all && !view.usable(s + j)) continue;
-        add_weighted_rows(team, weights + j, count, block, ones, rows + j * ld, ld, step, dv, output, dv);
-      }
-    });
+    values.for_each_tile(
+        team, s, s + columns, [&](auto const& part, slot_t, std::uint32_t, auto const* rows, std::size_t ld) {
+          std::uint32_t const step =
+              all ? columns : 1;  // what is skipped may be NaN, and must not be multiplied
+          for (std::uint32_t j = 0; j < columns; j += step) {
+            if (!all && !view.usable(s + j)) continue;
+            add_weighted_rows(part, weights + j, count, block, ones, rows + j * ld, ld, step, dv, output, dv);
+          }
+        });
   }
 };
 

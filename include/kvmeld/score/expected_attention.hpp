@@ -58,7 +58,7 @@ struct expected_attention {
 
   static constexpr char const* name = "expected_attention";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
   /// Every query may count.
   static constexpr observation observes = observation::every_step;
 
@@ -120,16 +120,17 @@ struct expected_attention {
     std::uint32_t const n = view.length(), d = rows.keys.channels();
     span<float const> const table = view.table();
     auto const heads = static_cast<std::uint32_t>(table.size() / floats_of_head(d));
-    float* const turned = team.template scratch<float>(std::size_t{d} * (block + 1));
-    float* const spread = team.template scratch<float>(std::size_t{d} * (block + 1));
-    float* const ones = team.template scratch<float>(block);
-    float* const future_turn = team.template scratch<float>(d);
+    float* const turned = block_scratch<float>(team, std::size_t{d} * (block + 1));
+    float* const spread = block_scratch<float>(team, std::size_t{d} * (block + 1));
+    float* const ones = block_scratch<float>(team, block);
+    float* const future_turn = block_scratch<float>(team, d);
     float* const partial = team.template scratch<float>(team_partials);
     double const* const turns = rope_table(team, rope, d);
-    team.for_each(block, [&](std::uint32_t i) { ones[i] = 1.0f; });
+    auto const& own = block_of(team);
+    own.for_each(block, [&](std::uint32_t i) { ones[i] = 1.0f; });
     team.for_each(n, [&](std::uint32_t i) { out[i] = 0.0f; });
     team.sync();
-    find_future_turn(team, rope.turned_for(n, static_cast<position_t>(view.tokens())), turns, rope.pairs(d),
+    find_future_turn(own, rope.turned_for(n, static_cast<position_t>(view.tokens())), turns, rope.pairs(d),
                      future_turn);
     auto const apart = [&](std::uint32_t i) { return std::int64_t{view.position(i)} < std::int64_t{sinks}; };
     for (std::uint32_t h = 0; h < heads; ++h) {
@@ -137,20 +138,21 @@ struct expected_attention {
       float const* const mean = count + 1;
       float const* const square = mean + d;
       float const half = count[0] > 0.0f ? 0.5f / count[0] : 0.0f;
-      rows.keys.for_each_block(team, 0, n, [&](slot_t s, std::uint32_t rows_here, auto const& row) {
-        turn_keys(team, view, s, rows_here, row, turns, future_turn, d, turned);
-        team.for_each(rows_here * d, [&](std::uint32_t i) { spread[i] = 0.0f; });
-        team.sync();
-        add_weighted_rows(team, turned, rows_here, d, ones, square, d, d, d, spread, d);
-        team.sync();
-        team.for_each(rows_here, [&](std::uint32_t i) {
-          float const* const key = turned + std::size_t{i} * d;
-          float const logit = dot(mean, key, d) + half * dot(spread + std::size_t{i} * d, key, d) +
-                              log_of_degree(view.degree(s + i));
-          bool const takes_part = view.usable(s + i) && !apart(s + i) && is_finite(logit);
-          view.room()[s + i] = takes_part ? logit : element_traits<float>::lowest;
-        });
-      });
+      rows.keys.for_each_block(
+          team, 0, n, [&](auto const& part, slot_t s, std::uint32_t rows_here, auto const& row) {
+            turn_keys(part, view, s, rows_here, row, turns, future_turn, d, turned);
+            part.for_each(rows_here * d, [&](std::uint32_t i) { spread[i] = 0.0f; });
+            part.sync();
+            add_weighted_rows(part, turned, rows_here, d, ones, square, d, d, d, spread, d);
+            part.sync();
+            part.for_each(rows_here, [&](std::uint32_t i) {
+              float const* const key = turned + std::size_t{i} * d;
+              float const logit = dot(mean, key, d) + half * dot(spread + std::size_t{i} * d, key, d) +
+                                  log_of_degree(view.degree(s + i));
+              bool const takes_part = view.usable(s + i) && !apart(s + i) && is_finite(logit);
+              view.room()[s + i] = takes_part ? logit : element_traits<float>::lowest;
+            });
+          });
       add_shares(team, view.room(), n, 1.0f / static_cast<float>(heads), partial, out);
     }
     rows.values.norms(team, [&](slot_t s, float norm) { out[s] = (out[s] + epsilon) * norm; });

@@ -22,13 +22,13 @@ namespace score {
 struct key_difference {
   static constexpr char const* name = "key_difference";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const { return scratch_size(s.key_dim * sizeof(float)); }
 
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
-    float* const mean = team.template scratch<float>(rows.keys.channels());
+    float* const mean = block_scratch<float>(team, rows.keys.channels());
     rows.keys.weighted_sum(
         team, [&](slot_t s, float norm) { return ratio(view.degree(s), norm); }, mean);
     float const length = row_ref(mean, rows.keys.channels()).norm();

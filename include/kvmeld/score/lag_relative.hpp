@@ -37,7 +37,7 @@ struct lag_relative {
 
   static constexpr char const* name = "lag_relative";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const bounds = 2 * scratch_size((s.key_dim > s.value_dim ? s.key_dim : s.value_dim) * 4);
@@ -50,42 +50,45 @@ struct lag_relative {
     team.for_each(n, [&](std::uint32_t i) { out[i] = 1.0f + static_cast<float>(i) / static_cast<float>(n); });
     std::uint32_t const chunks = n > sinks ? (n - sinks) / lag : 0;
     std::uint32_t const d = max_of(rows.keys.channels(), rows.values.channels());
-    float* const low = team.template scratch<float>(d);
-    float* const high = team.template scratch<float>(d);
-    float* const spread = team.template scratch<float>(lag);
-    float* const total = team.template scratch<float>(lag);
-    float* const partial = team.template scratch<float>(team_partials);
+    float* const low = block_scratch<float>(team, d);
+    float* const high = block_scratch<float>(team, d);
+    float* const spread = block_scratch<float>(team, lag);
+    float* const total = block_scratch<float>(team, lag);
+    float* const partial = block_scratch<float>(team, team_partials);
     team.sync();
-    for (std::uint32_t chunk = 0; chunk + 1 < chunks; ++chunk) {
+    auto const& part = block_of(team);  // the blocks of the team take turns with the chunks
+    block_place const mine = place_of_block(team);
+    for (std::uint32_t chunk = mine.index; chunk + 1 < chunks; chunk += mine.count) {
       slot_t const first = sinks + chunk * lag;
-      team.for_each(lag, [&](std::uint32_t i) { total[i] = 0.0f; });
-      team.sync();
+      part.for_each(lag, [&](std::uint32_t i) { total[i] = 0.0f; });
+      part.sync();
       auto const add = [&](auto const& side) {
-        side.bounds(team, first + lag, first + 2 * lag, low, high);
-        team.for_each(lag, [&](std::uint32_t i) { spread[i] = 0.0f; });
-        team.sync();
-        side.for_each(team, first, first + lag,
+        side.bounds(part, first + lag, first + 2 * lag, low, high);
+        part.for_each(lag, [&](std::uint32_t i) { spread[i] = 0.0f; });
+        part.sync();
+        side.for_each(part, first, first + lag,
                       [&](slot_t s, row_ref const& row) { spread[s - first] = deviation(row, low, high); });
         // Deviations are at least 0, so their order keys compare like themselves.
         std::uint32_t most = 0;
-        team.for_each(lag, [&](std::uint32_t i) { most = max_of(most, order_key(spread[i])); });
-        float const highest = order_value(team.reduce(most, op_max{}));
+        part.for_each(lag, [&](std::uint32_t i) { most = max_of(most, order_key(spread[i])); });
+        float const highest = order_value(part.reduce(most, op_max{}));
         float const sum = team_sum(
-            team, lag, [&](std::uint32_t i) { return std::exp(spread[i] - highest); }, partial);
-        team.for_each(lag, [&](std::uint32_t i) { total[i] += std::exp(spread[i] - highest) / sum; });
-        team.sync();
+            part, lag, [&](std::uint32_t i) { return std::exp(spread[i] - highest); }, partial);
+        part.for_each(lag, [&](std::uint32_t i) { total[i] += std::exp(spread[i] - highest) / sum; });
+        part.sync();
       };
       add(rows.keys);
       add(rows.values);
-      team.for_each(lag, [&](std::uint32_t i) {
+      part.for_each(lag, [&](std::uint32_t i) {
         std::uint32_t below = 0;
         for (std::uint32_t j = 0; j < lag; ++j) {
           below += total[j] < total[i] || (total[j] == total[i] && j < i) ? 1u : 0u;
         }
         out[first + i] = static_cast<float>(below) / static_cast<float>(lag);
       });
-      team.sync();
+      part.sync();
     }
+    if (mine.count != 1) team.sync();
   }
 
   std::string problem() const {

@@ -137,28 +137,29 @@ struct last_queries {
   /// Takes the scratch. Collective; barrier at the end.
   template <class Team> KVMELD_HD key_tile key_scratch(Team const& team, std::uint32_t d) const {
     key_tile out;
-    if (rope.active()) out.rows = team.template scratch<float>(std::size_t{row_scratch::block} * d);
+    if (rope.active()) out.rows = block_scratch<float>(team, std::size_t{row_scratch::block} * d);
     out.turns = rope_table(team, rope, d);
     team.sync();
     return out;
   }
-  /// track_rows::for_each_tile over all keys of the track, rotated as queries meet them. Collective; barrier
-  /// after each block.
+  /// track_rows::for_each_tile over the keys of slots `first` to `last` - 1, rotated as queries meet them.
+  /// Collective; barriers as there.
   template <class Team, class Keys, class Use>
   KVMELD_HD void for_each_key_tile(Team const& team, score_view const& view, Keys const& keys,
-                                   key_tile const& scratch, Use use) const {
-    if (!rope.active()) return keys.for_each_tile(team, 0, view.length(), use);
+                                   key_tile const& scratch, slot_t first, slot_t last, Use use) const {
+    if (!rope.active()) return keys.for_each_tile(team, first, last, use);
     std::uint32_t const d = keys.channels();
-    keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        row_ref const key = row(i);
-        team.for_each(d, [&](std::uint32_t c) { scratch.rows[std::size_t{i} * d + c] = key[c]; });
-      }
-      rotate_rows(team, rope, scratch.turns, scratch.rows, count, d,
-                  [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
-      float const* const rotated = scratch.rows;
-      use(s, count, rotated, std::size_t{d});
-    });
+    keys.for_each_block(
+        team, first, last, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+          for (std::uint32_t i = 0; i < count; ++i) {
+            row_ref const key = row(i);
+            part.for_each(d, [&](std::uint32_t c) { scratch.rows[std::size_t{i} * d + c] = key[c]; });
+          }
+          rotate_rows(part, rope, scratch.turns, scratch.rows, count, d,
+                      [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
+          float const* const rotated = scratch.rows;
+          use(part, s, count, rotated, std::size_t{d});
+        });
   }
 
   std::string problem() const {

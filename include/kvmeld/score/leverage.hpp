@@ -43,7 +43,7 @@ struct leverage {
 
   static constexpr char const* name = "leverage";
   static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const d = s.key_dim;
@@ -56,65 +56,89 @@ struct leverage {
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
     auto const& keys = rows.keys;
     std::uint32_t const d = keys.channels();
-    float* const mean = team.template scratch<float>(d);
-    float* const gram = team.template scratch<float>(std::size_t{d} * d);
-    float* const centred = team.template scratch<float>(std::size_t{d} * row_scratch::block);  // [block][d]
-    float* const turned = team.template scratch<float>(std::size_t{d} * row_scratch::block);   // [d][block]
-    float* const ones = team.template scratch<float>(row_scratch::block);
+    float* const mean = block_scratch<float>(team, d);
+    float* const gram = block_scratch<float>(team, std::size_t{d} * d);
+    float* const centred = block_scratch<float>(team, std::size_t{d} * row_scratch::block);  // [block][d]
+    float* const turned = block_scratch<float>(team, std::size_t{d} * row_scratch::block);   // [d][block]
+    float* const ones = block_scratch<float>(team, row_scratch::block);
     double const* const turns = rope_table(team, rope, d);
-    find_mean(team, view, keys, turns, centred, mean);
-    team.for_each(row_scratch::block, [&](std::uint32_t i) { ones[i] = 1.0f; });
-    team.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
-    // The upper triangle of G: 16 of its rows at a time, from their first diagonal element on.
-    keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      turn_back(team, view, s, count, row, turns, d, centred);
+    auto const& own = block_of(team);
+    block_place const mine = place_of_block(team);
+    own.for_each(row_scratch::block, [&](std::uint32_t i) { ones[i] = 1.0f; });
+    own.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
+    find_mean(team, view, keys, turns, centred, mean);  // its barriers also are between zeros and bands
+    // The upper triangle of G: a few of its rows at a time, from their first diagonal element on. A team of
+    // several blocks shares out these bands, and each of its blocks goes through all keys.
+    std::uint32_t const band = mine.count == 1 ? rows_at_once : 4;
+    auto const for_each_band = [&](auto const& use) {
+      for (std::uint32_t a = mine.index * band; a < d; a += mine.count * band) use(a, min_of(band, d - a));
+    };
+    slot_t const last = mine.index * band < d ? view.length() : 0;  // a block without bands reads nothing
+    keys.for_each_block(own, 0, last, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+      turn_back(part, view, s, count, row, turns, d, centred);
       for (std::uint32_t i = 0; i < count; ++i) {
         bool const counts = view.usable(s + i);
         float const w = std::sqrt(view.degree(s + i));
         row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
-        team.for_each(d, [&](std::uint32_t c) {
+        part.for_each(d, [&](std::uint32_t c) {
           float const x = counts ? w * (key[c] - mean[c]) : 0.0f;
           centred[i * d + c] = x;
           turned[c * row_scratch::block + i] = x;
         });
       }
-      team.sync();
-      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
-        add_weighted_rows(team, turned + std::size_t{a} * row_scratch::block, min_of(rows_at_once, d - a),
+      part.sync();
+      for_each_band([&](std::uint32_t a, std::uint32_t rows_of_band) {
+        add_weighted_rows(part, turned + std::size_t{a} * row_scratch::block, rows_of_band,
                           row_scratch::block, ones, centred + a, d, count, d - a,
                           gram + std::size_t{a} * d + a, d);
-      }
+      });
     });
-    float const trace = ordered_sum(d, [&](std::uint32_t c) { return gram[std::size_t{c} * d + c]; });
+    float* const whole = in_block(team, gram, 0);
+    if (mine.count != 1) {  // block 0 gets all bands
+      for_each_band([&](std::uint32_t a, std::uint32_t rows_of_band) {
+        if (mine.index == 0) return;
+        own.for_each(rows_of_band * d, [&](std::uint32_t i) { whole[a * d + i] = gram[a * d + i]; });
+      });
+      team.sync();
+    }
+    own.for_each(d, [&](std::uint32_t c) { centred[c] = whole[std::size_t{c} * d + c]; });
+    own.sync();
+    float const trace = ordered_sum(d, [&](std::uint32_t c) { return centred[c]; });
     team.sync();
     if (!(trace > 0.0f) || !is_finite(trace)) {
       team.for_each(view.length(), [&](std::uint32_t i) { out[i] = 0.0f; });
       team.sync();
       return;
     }
-    invert_factor(team, gram, d, ridge * (trace / static_cast<float>(d)));
-    float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
-    keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-      turn_back(team, view, s, count, row, turns, d, centred);
-      for (std::uint32_t i = 0; i < count; ++i) {
-        bool const counts = view.usable(s + i);
-        row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
-        team.for_each(d, [&](std::uint32_t c) {
-          centred[i * d + c] = counts ? key[c] - mean[c] : 0.0f;
-          solved[i * d + c] = 0.0f;
-        });
-      }
+    if (mine.index == 0) invert_factor(own, gram, d, ridge * (trace / static_cast<float>(d)));
+    if (mine.count != 1) {
       team.sync();
-      for (std::uint32_t a = 0; a < d; a += rows_at_once) {
-        add_weighted_rows(team, centred + a, count, d, ones, gram + std::size_t{a} * d + a, d,
-                          min_of(rows_at_once, d - a), d - a, solved + a, d);
-        team.sync();
-      }
-      team.for_each(count, [&](std::uint32_t i) {
-        float const* const x = solved + std::size_t{i} * d;
-        out[s + i] = dot(x, x, d);
-      });
-    });
+      if (mine.index != 0) own.for_each(d * d, [&](std::uint32_t i) { gram[i] = whole[i]; });
+      own.sync();
+    }
+    float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
+    keys.for_each_block(
+        team, 0, view.length(), [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+          turn_back(part, view, s, count, row, turns, d, centred);
+          for (std::uint32_t i = 0; i < count; ++i) {
+            bool const counts = view.usable(s + i);
+            row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
+            part.for_each(d, [&](std::uint32_t c) {
+              centred[i * d + c] = counts ? key[c] - mean[c] : 0.0f;
+              solved[i * d + c] = 0.0f;
+            });
+          }
+          part.sync();
+          for (std::uint32_t a = 0; a < d; a += rows_at_once) {
+            add_weighted_rows(part, centred + a, count, d, ones, gram + std::size_t{a} * d + a, d,
+                              min_of(rows_at_once, d - a), d - a, solved + a, d);
+            part.sync();
+          }
+          part.for_each(count, [&](std::uint32_t i) {
+            float const* const x = solved + std::size_t{i} * d;
+            out[s + i] = dot(x, x, d);
+          });
+        });
   }
 
   std::string problem() const {
@@ -144,24 +168,31 @@ private:
                 [&](std::uint32_t i) { return -rope.turned_for(s + i, view.position(s + i)); });
   }
 
-  /// The mean key over tokens. `block` has room for a block of keys. Collective; barrier at the end.
+  /// The mean key over tokens, for every block of the team. `block` has room for a block of keys. Collective;
+  /// barrier at the end.
   template <class Team, class Keys>
   KVMELD_HD void find_mean(Team const& team, score_view const& view, Keys const& keys, double const* turns,
                            float* block, float* mean) const {
     std::uint32_t const d = keys.channels();
     if (rope.active()) {
-      team.for_each(d, [&](std::uint32_t c) { mean[c] = 0.0f; });
       team.sync();
-      keys.for_each_block(team, 0, view.length(), [&](slot_t s, std::uint32_t count, auto const& row) {
-        turn_back(team, view, s, count, row, turns, d, block);
-        team.for_each(d, [&](std::uint32_t c) {
-          float sum = 0.0f;
-          for (std::uint32_t i = 0; i < count; ++i) {
-            if (view.usable(s + i)) sum += view.degree(s + i) * block[std::size_t{i} * d + c];
-          }
-          mean[c] += sum;
-        });
-      });
+      keys.add_up(
+          team,
+          [&](auto const& own, slot_t first, slot_t last, float* to) {
+            keys.for_each_block(own, first, last,
+                                [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+                                  turn_back(part, view, s, count, row, turns, d, block);
+                                  part.for_each(d, [&](std::uint32_t c) {
+                                    float sum = 0.0f;
+                                    for (std::uint32_t i = 0; i < count; ++i) {
+                                      if (view.usable(s + i))
+                                        sum += view.degree(s + i) * block[std::size_t{i} * d + c];
+                                    }
+                                    to[c] += sum;
+                                  });
+                                });
+          },
+          mean);
     } else {
       keys.weighted_sum(
           team, [&](slot_t s, float) { return view.degree(s); }, mean);
@@ -169,8 +200,9 @@ private:
     float const tokens = team_sum(
         team, view.length(), [&](std::uint32_t i) { return view.usable(i) ? view.degree(i) : 0.0f; },
         team.template scratch<float>(team_partials));
-    team.for_each(d, [&](std::uint32_t c) { mean[c] = tokens > 0.0f ? mean[c] / tokens : 0.0f; });
-    team.sync();
+    auto const& own = block_of(team);
+    own.for_each(d, [&](std::uint32_t c) { mean[c] = tokens > 0.0f ? mean[c] / tokens : 0.0f; });
+    own.sync();
   }
 
   /// Replaces a matrix A, given by its upper triangle, by L^-1, where A + r I = L L^T, with zeros above the

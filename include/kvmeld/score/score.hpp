@@ -94,9 +94,12 @@ struct attention_fold {
 ///
 /// A score with `reads_rows` is computed from keys and values: it has `evaluate(team, view, rows, out)`,
 /// where rows is a kv{track_rows, track_rows}. Rows are inspected for NaN and infinity before. What
-/// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score. If it says
-/// `rows_alone = true`, an entry's number depends on the entry and its rows alone. Several teams may then
-/// share a track: `rows` shows each of them its part, and `evaluate` writes nothing for other entries.
+/// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score. It may
+/// declare how several blocks of a device can work on one track:
+/// - `rows_alone = true`: an entry's number depends on the entry and its rows alone. Several teams then share
+///   a track: `rows` shows each of them its part, and `evaluate` writes nothing for other entries
+/// - `spans_blocks = true`: the team of `evaluate` may be several blocks. What loops over rows write for the
+///   block that runs them lies in block_scratch, and they keep to the team that they are given (track_rows)
 ///
 /// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. If the number
 /// follows from the shape of the cache, it declares `channels(shape)` and `max_channels`. For a block of
@@ -424,7 +427,8 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   bool reads = reads_rows<Score>;         ///< of the score as it is configured
   bool alone = scores_rows_alone<Score>;  ///< the same; then a tile is `block` slots
 
-  static constexpr bool light = is_light<Score>::value, spans_blocks = light;
+  static constexpr bool light = is_light<Score>::value;
+  static constexpr bool spans_blocks = light || kvmeld::spans_blocks<Score>::value;
   static constexpr std::uint32_t block = 512;
   std::uint32_t tiles(shape const& s) const { return alone ? ceil_div(s.capacity, block) : 1; }
   std::size_t scratch_bytes(int lanes) const {

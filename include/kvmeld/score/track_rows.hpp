@@ -38,24 +38,53 @@ private:
   std::uint32_t channels_;
 };
 
+/// Slots 0 to n - 1, cut into ranges of whole blocks of rows. Sums over ranges that are added up in order do
+/// not depend on the blocks of a team, which take turns with the ranges.
+struct row_ranges {
+  static constexpr std::uint32_t block = 32;                  ///< see row_scratch
+  static constexpr std::uint32_t most = most_blocks_of_team;  ///< ranges
+
+  slot_t n, size;       ///< slots; slots of a range, but for the last one
+  std::uint32_t count;  ///< ranges; 0 if n is 0
+
+  /// At most `at_most` ranges of `slots` slots.
+  KVMELD_HD explicit row_ranges(slot_t slots, std::uint32_t at_most = most)
+      : n(slots),
+        size(ceil_div(ceil_div(slots, block), at_most) * block),
+        count(slots == 0 ? 0 : ceil_div(slots, size)) {}
+
+  /// Calls use(part, r, first, last) for the ranges that the calling lane's block of the team takes: range r
+  /// is slots `first` to `last` - 1. No barrier.
+  template <class Team, class Use> KVMELD_HD void share(Team const& team, Use use) const {
+    auto const& part = block_of(team);
+    block_place const mine = place_of_block(team);
+    for (std::uint32_t r = mine.index; r < count; r += mine.count)
+      use(part, r, r * size, min_of(n, (r + 1) * size));
+  }
+};
+
 /// Scratch in which track_rows work. The keys and the values of a track take turns in it.
 struct row_scratch {
-  static constexpr std::uint32_t block = 32;  ///< rows that are loaded together
+  static constexpr std::uint32_t block = row_ranges::block;  ///< rows that are loaded together
 
-  float* tile;     ///< [block][stride(channels)]
-  float* sum;      ///< [channels]
-  float* weight;   ///< [block]
-  float* square;   ///< [block]
-  float* product;  ///< [block]
+  float* sum_of_range;  ///< [row_ranges::most][channels]; the rest belongs to a block of the team
+  float* tile;          ///< [block][stride(channels)]
+  float* sum;           ///< [channels]
+  float* sum_of_rows;   ///< [channels]
+  float* weight;        ///< [block]
+  float* square;        ///< [block]
+  float* product;       ///< [block]
 
   /// Takes scratch for rows of up to `channels` channels. Collective.
   template <class Team>
   KVMELD_HD row_scratch(Team const& team, std::uint32_t channels)
-      : tile(team.template scratch<float>(std::size_t{block} * stride(channels))),
-        sum(team.template scratch<float>(channels)),
-        weight(team.template scratch<float>(block)),
-        square(team.template scratch<float>(block)),
-        product(team.template scratch<float>(block)) {}
+      : sum_of_range(team.template scratch<float>(std::size_t{row_ranges::most} * channels)),
+        tile(block_scratch<float>(team, std::size_t{block} * stride(channels))),
+        sum(block_scratch<float>(team, channels)),
+        sum_of_rows(block_scratch<float>(team, channels)),
+        weight(block_scratch<float>(team, block)),
+        square(block_scratch<float>(team, block)),
+        product(block_scratch<float>(team, block)) {}
 
   /// Floats from one row of the tile to the next. Rows are aligned to 16 bytes, and neighbouring lanes read
   /// different banks.
@@ -64,14 +93,20 @@ struct row_scratch {
   }
   /// Bytes of scratch that the constructor takes.
   static constexpr std::size_t bytes(std::uint32_t channels) {
-    return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
-           scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
+    return scratch_size(std::size_t{row_ranges::most} * channels * sizeof(float)) +
+           scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
+           2 * scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
   }
 };
 
 /// The keys or the values of one track, in any layout: all of them, or the part that a team is given of a
 /// track (score_uses::rows_alone). Rows come in blocks, in the order of slots. Rows that hold NaN or infinity
-/// are left out. What the functions compute does not depend on the number of lanes.
+/// are left out. What the functions compute depends neither on the number of lanes nor on the number of
+/// blocks of a team.
+///
+/// The blocks of a team (block_of) take turns with the blocks of rows. What a loop calls gets the team that
+/// it runs on, `part`: one block of the whole team. It makes collective calls of `part` alone, and takes no
+/// scratch.
 template <class Layout> class track_rows {
 public:
   /// The rows of the entries that `view` shows. All arguments have to outlive this.
@@ -85,52 +120,46 @@ public:
   /// Channels of a row.
   KVMELD_HD std::uint32_t channels() const { return layout_.channels(); }
 
-  /// Calls body(slot, count, row) for blocks of up to row_scratch::block neighbouring slots from `first` to
-  /// `last` - 1. All lanes of the team call `body` together, and row(i) is the row_ref of slot `slot` + i.
-  /// Rows that hold NaN or infinity are among them: ask score_view::usable. Collective; barrier after each
-  /// block.
+  /// Calls body(part, slot, count, row) for blocks of up to row_scratch::block neighbouring slots from
+  /// `first` to `last` - 1. All lanes of `part` call `body` together, and row(i) is the row_ref of slot
+  /// `slot` + i. Rows that hold NaN or infinity are among them: ask score_view::usable. Collective; a barrier
+  /// of `part` after each block, and one of the team at the end.
   template <class Team, class Body>
   KVMELD_HD void for_each_block(Team const& team, slot_t first, slot_t last, Body body) const {
-    last = min_of(last, end_);
-    for (slot_t s = max_of(first, begin_); s < last; s += row_scratch::block) {
-      std::uint32_t const count = min_of(row_scratch::block, last - s);
+    share_blocks(team, first, last, [&](auto const& part, slot_t s, std::uint32_t count) {
       auto const use = [&](detail::tile_view<float> const& tile) {
-        body(s, count, [&](std::uint32_t i) { return row_ref(tile.rows + i * tile.ld, channels()); });
+        body(part, s, count, [&](std::uint32_t i) { return row_ref(tile.rows + i * tile.ld, channels()); });
       };
       std::uint32_t const ld = row_scratch::stride(channels());
       if constexpr (std::is_same_v<typename Layout::element_type, float>) {
-        detail::with_tile(team, layout_, view_.where(), s, count, scratch_.tile, ld, use);
+        detail::with_tile(part, layout_, view_.where(), s, count, scratch_.tile, ld, use);
       } else {
-        layout_.load_tile(team, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
-        team.sync();
+        layout_.load_tile(part, view_.where(), s, count, 0, channels(), scratch_.tile, ld);
+        part.sync();
         use({scratch_.tile, ld});
       }
-      team.sync();
-    }
+    });
   }
 
-  /// Calls use(slot, count, rows, ld) for the same blocks, for primitives of exec/: element c of slot `slot`
-  /// + i is rows[i * ld + c]. Rows are as they are stored if the team's primitives read them in place, or
-  /// floats. Keys and values take turns in one scratch: a tile of keys is gone once a tile of values is asked
-  /// for. Collective; barrier after each block.
+  /// Calls use(part, slot, count, rows, ld) for the same blocks, for primitives of exec/: element c of slot
+  /// `slot` + i is rows[i * ld + c]. Rows are as they are stored if the team's primitives read them in place,
+  /// or floats. Keys and values take turns in one scratch: a tile of keys is gone once a tile of values is
+  /// asked for. Collective; barriers as for_each_block.
   template <class Team, class Use>
   KVMELD_HD void for_each_tile(Team const& team, slot_t first, slot_t last, Use use) const {
-    last = min_of(last, end_);
-    for (slot_t s = max_of(first, begin_); s < last; s += row_scratch::block) {
-      std::uint32_t const count = min_of(row_scratch::block, last - s);
-      detail::with_tile(team, layout_, view_.where(), s, count, scratch_.tile,
+    share_blocks(team, first, last, [&](auto const& part, slot_t s, std::uint32_t count) {
+      detail::with_tile(part, layout_, view_.where(), s, count, scratch_.tile,
                         row_scratch::stride(channels()),
-                        [&](auto const& tile) { use(s, count, tile.rows, tile.ld); });
-      team.sync();
-    }
+                        [&](auto const& tile) { use(part, s, count, tile.rows, tile.ld); });
+    });
   }
 
   /// Calls visit(slot, row_ref) for the rows of slots `first` to `last` - 1, divided among the lanes.
   /// Collective; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD void for_each(Team const& team, slot_t first, slot_t last, Visit visit) const {
-    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, auto const& row) {
-      team.for_each(count, [&](std::uint32_t i) {
+    for_each_block(team, first, last, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
+      part.for_each(count, [&](std::uint32_t i) {
         if (view_.usable(s + i)) visit(s + i, row(i));
       });
     });
@@ -143,61 +172,87 @@ public:
   /// Calls visit(slot, norm) with the Euclidean norms of all rows of the track, finite for every finite row.
   /// Divided among the lanes. Collective; barrier at the end.
   template <class Team, class Visit> KVMELD_HD void norms(Team const& team, Visit visit) const {
-    measure(team, nullptr, [&](slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
-      team.for_each(count, [&](std::uint32_t i) {
-        if (view_.usable(s + i)) visit(s + i, norm(i));
-      });
-    });
+    measure(team, 0, view_.length(), nullptr,
+            [&](auto const& part, slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
+              part.for_each(count, [&](std::uint32_t i) {
+                if (view_.usable(s + i)) visit(s + i, norm(i));
+              });
+            });
   }
   /// Calls visit(slot, norm, product) with the norms of all rows and their scalar products with
   /// x[channels()]. Divided among the lanes. Collective; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD void products(Team const& team, float const* x, Visit visit) const {
-    measure(team, x, [&](slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
-      team.for_each(count, [&](std::uint32_t i) {
-        if (view_.usable(s + i)) visit(s + i, norm(i), scratch_.product[i]);
-      });
-    });
+    measure(team, 0, view_.length(), x,
+            [&](auto const& part, slot_t s, std::uint32_t count, auto const& norm, auto const*, std::size_t) {
+              part.for_each(count, [&](std::uint32_t i) {
+                if (view_.usable(s + i)) visit(s + i, norm(i), scratch_.product[i]);
+              });
+            });
   }
   /// total[c] = the sum of weight(slot, norm) * row[c] over all rows of the track. `total` has room for
-  /// channels() floats and is shared by the lanes. Collective; barrier at the end.
+  /// channels() floats and is block_scratch: every block of the team gets the whole sum. Collective; barrier
+  /// at the end.
   template <class Team, class Weight>
   KVMELD_HD void weighted_sum(Team const& team, Weight weight, float* total) const {
     std::uint32_t const d = channels();
     float const one = 1.0f;
-    team.for_each(d, [&](std::uint32_t c) { total[c] = 0.0f; });
-    measure(team, nullptr,
-            [&](slot_t s, std::uint32_t count, auto const& norm, auto const* tile, std::size_t ld) {
-              std::uint32_t skipped = 0;
-              team.for_each(count, [&](std::uint32_t i) {
-                bool const counts = view_.usable(s + i);
-                scratch_.weight[i] = counts ? weight(s + i, norm(i)) : 0.0f;
-                skipped += counts ? 0u : 1u;
-              });
-              team.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
-              bool const all = team.reduce(skipped, op_sum{}) == 0;
-              team.sync();
-              std::uint32_t const step =
-                  all ? count : 1;  // what is skipped may be NaN, and must not be multiplied
-              for (std::uint32_t i = 0; i < count; i += step) {
-                if (!all && !view_.usable(s + i)) continue;
-                add_weighted_rows(team, scratch_.weight + i, 1, step, &one, tile + i * ld, ld, step, d,
-                                  scratch_.sum, d);
-              }
-              team.for_each(d, [&](std::uint32_t c) { total[c] += scratch_.sum[c]; });
-            });
+    add_up(
+        team,
+        [&](auto const& all_of_part, slot_t first, slot_t last, float* to) {
+          measure(all_of_part, first, last, nullptr,
+                  [&](auto const& part, slot_t s, std::uint32_t count, auto const& norm, auto const* tile,
+                      std::size_t ld) {
+                    std::uint32_t skipped = 0;
+                    part.for_each(count, [&](std::uint32_t i) {
+                      bool const counts = view_.usable(s + i);
+                      scratch_.weight[i] = counts ? weight(s + i, norm(i)) : 0.0f;
+                      skipped += counts ? 0u : 1u;
+                    });
+                    part.for_each(d, [&](std::uint32_t c) { scratch_.sum_of_rows[c] = 0.0f; });
+                    bool const all = part.reduce(skipped, op_sum{}) == 0;
+                    part.sync();
+                    // What is skipped may be NaN, and must not be multiplied.
+                    std::uint32_t const step = all ? count : 1;
+                    for (std::uint32_t i = 0; i < count; i += step) {
+                      if (!all && !view_.usable(s + i)) continue;
+                      add_weighted_rows(part, scratch_.weight + i, 1, step, &one, tile + i * ld, ld, step, d,
+                                        scratch_.sum_of_rows, d);
+                    }
+                    part.for_each(d, [&](std::uint32_t c) { to[c] += scratch_.sum_of_rows[c]; });
+                  });
+        },
+        total);
+  }
+  /// total[c] = what add(part, first, last, to) adds to to[c], over the row_ranges of the track: slots
+  /// `first` to `last` - 1. `total` is as for weighted_sum. Collective; barrier at the end.
+  template <class Team, class Add> KVMELD_HD void add_up(Team const& team, Add add, float* total) const {
+    std::uint32_t const d = channels();
+    row_ranges const ranges(view_.length());
+    ranges.share(team, [&](auto const& part, std::uint32_t r, slot_t first, slot_t last) {
+      part.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
+      add(part, first, last, scratch_.sum);
+      part.sync();
+      part.for_each(d, [&](std::uint32_t c) { scratch_.sum_of_range[r * d + c] = scratch_.sum[c]; });
+    });
+    team.sync();
+    block_of(team).for_each(d, [&](std::uint32_t c) {
+      total[c] = ordered_sum(ranges.count, [&](std::uint32_t r) { return scratch_.sum_of_range[r * d + c]; });
+    });
+    team.sync();
   }
 
   /// low[c] and high[c] = the least and the greatest element of channel c in the rows of slots `first` to
-  /// `last` - 1. Without a row, `low` is above `high`. Collective; barrier at the end.
-  template <class Team>
-  KVMELD_HD void bounds(Team const& team, slot_t first, slot_t last, float* low, float* high) const {
-    lane_range const mine = contiguous_range(team, channels());
+  /// `last` - 1. Without a row, `low` is above `high`. Both are block_scratch of one block, which asks alone:
+  /// `part` is a team of one block. Collective; barrier at the end.
+  template <class Part>
+  KVMELD_HD void bounds(Part const& part, slot_t first, slot_t last, float* low, float* high) const {
+    lane_range const mine = contiguous_range(part, channels());
     for (std::uint32_t c = mine.begin; c < mine.end; ++c) {
       low[c] = -element_traits<float>::lowest;
       high[c] = element_traits<float>::lowest;
     }
-    for_each_block(team, first, last, [&](slot_t s, std::uint32_t count, auto const& row) {
+    for_each_block(part, first, last, [&](auto const&, slot_t s, std::uint32_t count, auto const& row) {
       for (std::uint32_t i = 0; i < count; ++i) {
         if (!view_.usable(s + i)) continue;
         row_ref const x = row(i);
@@ -210,18 +265,34 @@ public:
   }
 
 private:
-  /// Calls use(slot, count, norm, rows, ld) for the blocks of for_each_tile: norm(i) is the norm of a row,
-  /// and scratch.product[i] its scalar product with x, unless x is null. Barrier after each block.
-  template <class Team, class Use> KVMELD_HD void measure(Team const& team, float const* x, Use use) const {
+  /// Calls use(part, slot, count) for the blocks of rows that the calling lane's block of the team takes.
+  template <class Team, class Use>
+  KVMELD_HD void share_blocks(Team const& team, slot_t first, slot_t last, Use use) const {
+    auto const& part = block_of(team);
+    block_place const mine = place_of_block(team);
+    first = max_of(first, begin_);
+    last = min_of(last, end_);
+    std::uint32_t const blocks = first < last ? ceil_div(last - first, row_scratch::block) : 0;
+    for (std::uint32_t b = mine.index; b < blocks; b += mine.count) {
+      slot_t const s = first + b * row_scratch::block;
+      use(part, s, min_of(row_scratch::block, last - s));
+      part.sync();
+    }
+    if (mine.count != 1) team.sync();
+  }
+  /// Calls use(part, slot, count, norm, rows, ld) for the blocks of for_each_tile: norm(i) is the norm of a
+  /// row, and scratch.product[i] its scalar product with x, unless x is null.
+  template <class Team, class Use>
+  KVMELD_HD void measure(Team const& team, slot_t first, slot_t last, float const* x, Use use) const {
     std::uint32_t const d = channels();
-    for_each_tile(team, 0, view_.length(),
-                  [&](slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
-                    row_measures(team, rows, ld, count, d, x, scratch_.square, scratch_.product);
+    for_each_tile(team, first, last,
+                  [&](auto const& part, slot_t s, std::uint32_t count, auto const* rows, std::size_t ld) {
+                    row_measures(part, rows, ld, count, d, x, scratch_.square, scratch_.product);
                     auto const norm = [&](std::uint32_t i) {
                       return finite_norm(scratch_.square[i], d,
                                          [&](std::uint32_t c) { return to_float(rows[i * ld + c]); });
                     };
-                    use(s, count, norm, rows, ld);
+                    use(part, s, count, norm, rows, ld);
                   });
   }
   template <class T> KVMELD_HD static float to_float(T x) { return element_traits<T>::to_float(x); }

@@ -158,7 +158,11 @@ public:
   }
   __device__ void sync_warp() const { __syncwarp(); }
 
+  __device__ block_place place_of_block() const { return {rank(), blocks()}; }
   __device__ block_team<Size> block() const { return {scratch_ + used_, storage_}; }
+  template <class T> __device__ T* in_block(T* mine, std::uint32_t index) const {
+    return blocks() != 1 ? detail::cluster::in_block(mine, index) : mine;
+  }
   /// A lane reads and writes its elements in all blocks, and no other lane does.
   __device__ void add_up_blocks(std::uint32_t* x, std::uint32_t n) const {
     if (blocks() == 1) return;
@@ -170,10 +174,11 @@ public:
     sync();
   }
 
-  template <class T> __device__ T* scratch(std::size_t n) const {
+  template <class T> __device__ T* scratch(std::size_t n) const { return in_block(block_scratch<T>(n), 0); }
+  template <class T> __device__ T* block_scratch(std::size_t n) const {
     T* const own = reinterpret_cast<T*>(scratch_ + used_);
     used_ += scratch_size(n * sizeof(T));
-    return blocks() != 1 ? detail::cluster::in_block(own, 0) : own;
+    return own;
   }
 
   /// From now on `scratch` gives out the same memory again. A barrier comes first.
