@@ -1,6 +1,7 @@
 // Weighted sums of rows: of floats in scratch, and from storage to storage.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/types.hpp>
@@ -11,6 +12,52 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
+namespace detail {
+
+/// add_weighted_rows for teams made of warps: a warp takes `Rows` rows of total and 32 * `Columns` channels,
+/// so that a lane uses each number that it loads several times.
+template <std::uint32_t Rows, std::uint32_t Columns, class Team, class T>
+KVMELD_HD void add_weighted_on_warps(Team const& team, float const* weight, std::uint32_t rows,
+                                     std::uint32_t ld, float const* factor, T const* v, std::size_t v_ld,
+                                     std::uint32_t tokens, std::uint32_t d, float* total,
+                                     std::size_t total_ld) {
+  std::uint32_t const warps = team.lanes() / warp_size, across = ceil_div(d, warp_size * Columns);
+  std::uint32_t const tiles = ceil_div(rows, Rows) * across;
+  for (std::uint32_t tile = team.lane() / warp_size; tile < tiles; tile += warps) {
+    std::uint32_t const r = tile / across * Rows;
+    std::uint32_t const c = tile % across * (warp_size * Columns) + team.lane() % warp_size;
+    auto const there = [&](std::uint32_t i, std::uint32_t j) {
+      return r + i < rows && c + j * warp_size < d;
+    };
+    float const* w[Rows];
+    T const* x[Columns];
+    float sum[Rows][Columns];
+    for (std::uint32_t j = 0; j < Columns; ++j) x[j] = v + min_of(c + j * warp_size, d - 1);
+    for (std::uint32_t i = 0; i < Rows; ++i) {
+      w[i] = weight + std::size_t{min_of(r + i, rows - 1)} * ld;
+      for (std::uint32_t j = 0; j < Columns; ++j) {
+        sum[i][j] = 0.0f;
+        if (there(i, j)) sum[i][j] = factor[r + i] * total[(r + i) * total_ld + c + j * warp_size];
+      }
+    }
+    for (std::uint32_t t = 0; t < tokens; ++t) {
+      float y[Columns];
+      for (std::uint32_t j = 0; j < Columns; ++j) y[j] = element_traits<T>::to_float(x[j][t * v_ld]);
+      for (std::uint32_t i = 0; i < Rows; ++i) {
+        float const a = w[i][t];
+        for (std::uint32_t j = 0; j < Columns; ++j) sum[i][j] += a * y[j];
+      }
+    }
+    for (std::uint32_t i = 0; i < Rows; ++i) {
+      for (std::uint32_t j = 0; j < Columns; ++j) {
+        if (there(i, j)) total[(r + i) * total_ld + c + j * warp_size] = sum[i][j];
+      }
+    }
+  }
+}
+
+}  // namespace detail
 
 /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of weight[r * ld + t] * v[t][c], for `rows`
 /// rows of d channels, in the order of t. Rows of v are in storage type, v_ld elements apart; rows of total
@@ -36,6 +83,17 @@ KVMELD_HD void add_weighted_rows(Team const& team, float const* weight, std::uin
       }
     }
     return;
+  }
+  if constexpr (has_warps<Team>::value) {
+    if (rows > 1) {
+      if (d > warp_size)
+        detail::add_weighted_on_warps<4, 2>(team, weight, rows, ld, factor, v, v_ld, tokens, d, total,
+                                            total_ld);
+      else
+        detail::add_weighted_on_warps<4, 1>(team, weight, rows, ld, factor, v, v_ld, tokens, d, total,
+                                            total_ld);
+      return;
+    }
   }
   team.for_each(rows * d, [&](std::uint32_t i) {
     std::uint32_t const r = i / d, c = i % d;

@@ -7,6 +7,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/score/last_queries.hpp>
@@ -38,7 +39,7 @@ namespace score {
 /// dropped together.
 ///
 /// Cost per entry, query head and query: 3 d + 2 v multiply-adds; d and v are the channels of keys and
-/// values. Reads keys three times and values twice per query head. Scratch: window (v + 38) floats.
+/// values. Reads keys three times and values twice per query head. Scratch: window (v + 70) floats.
 struct drop_error : last_queries {
   pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
 
@@ -47,7 +48,7 @@ struct drop_error : last_queries {
   static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
-    return scratch_size(std::size_t{window} * block * sizeof(float)) +
+    return 2 * scratch_size(std::size_t{window} * block * sizeof(float)) +
            scratch_size(std::size_t{window} * s.value_dim * sizeof(float)) +
            6 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
   }
@@ -58,6 +59,7 @@ struct drop_error : last_queries {
     std::uint32_t const dv = rows.values.channels();
     constexpr float none = element_traits<float>::lowest;
     float* const logits = block_scratch<float>(team, std::size_t{window} * block);
+    float* const terms = block_scratch<float>(team, std::size_t{window} * block);
     float* const output = block_scratch<float>(team, std::size_t{window} * dv);  // of all entries but `top`
     slot_t* const top = block_scratch<slot_t>(team, window);                     // the most probable entry
     slot_t* const own_top = block_scratch<slot_t>(team, window);  // among the entries of this block
@@ -172,16 +174,21 @@ struct drop_error : last_queries {
       }
       team.sync();
       for_each_block_of_logits(team, 0, n, [&](auto const& part, slot_t s, std::uint32_t columns) {
-        rows.values.for_each_block(
-            part, s, s + columns, [&](auto const&, slot_t, std::uint32_t, auto const& row) {
+        rows.values.for_each_tile(
+            part, s, s + columns,
+            [&](auto const&, slot_t, std::uint32_t, auto const* values, std::size_t ld) {
+              row_distances(part, output, count, dv, values, columns, ld, dv, terms, block);
+              part.for_each(count * block, [&](std::uint32_t m) {
+                std::uint32_t const q = m / block, j = m % block;
+                if (j >= columns) return;
+                float const x = logits[m];
+                float const p = std::exp(x - highest[q]) / (1.0f + others[q]), share = p / (1.0f - p);
+                terms[m] = x > none && s + j != top[q] ? share * share * terms[m] : 0.0f;
+              });
+              part.sync();
               part.for_each(columns, [&](std::uint32_t j) {
                 float total = 0.0f;
-                for (std::uint32_t q = 0; q < count; ++q) {
-                  float const x = logits[q * block + j];
-                  if (!(x > none) || s + j == top[q]) continue;
-                  float const p = std::exp(x - highest[q]) / (1.0f + others[q]), share = p / (1.0f - p);
-                  total += share * share * squared_distance_of(row(j), output + std::size_t{q} * dv);
-                }
+                for (std::uint32_t q = 0; q < count; ++q) total += terms[q * block + j];
                 change[s + j] += total;
               });
             });

@@ -7,6 +7,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/cholesky.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -34,7 +35,7 @@ namespace score {
 /// entry, as Compactor takes leverage of keys before their rotation; scores then do not see positions. If the
 /// squares of a track's keys sum up to 0 or overflow, all its entries score 0. Needs no attention. Reads the
 /// keys three times. Cost: d^2 multiply-adds per entry and d^3 / 3 per track, for d key channels; with `rope`
-/// 3 rotations per entry more. Scratch: d^2 + 64 d floats.
+/// 3 rotations per entry more. Scratch: d^2 + 68 d floats.
 struct leverage {
   float ridge = 0.1f;  ///< above 0; larger: only directions of large extent count
   /// How the engine rotated the keys that it stored; by default they count as they lie. `frequencies` and
@@ -48,8 +49,9 @@ struct leverage {
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const d = s.key_dim;
     return scratch_size(d * sizeof(float)) + scratch_size(d * d * sizeof(float)) +
-           2 * scratch_size(d * row_scratch::block * sizeof(float)) + team_sum_scratch() +
-           scratch_size(row_scratch::block * sizeof(float)) + rope_scratch(rope, s.key_dim);
+           scratch_size(d * row_scratch::block * sizeof(float)) +
+           scratch_size(turned_floats(s.key_dim) * sizeof(float)) + team_sum_scratch() +
+           2 * scratch_size(row_scratch::block * sizeof(float)) + rope_scratch(rope, s.key_dim);
   }
 
   template <class Team, class Rows>
@@ -59,7 +61,8 @@ struct leverage {
     float* const mean = block_scratch<float>(team, d);
     float* const gram = block_scratch<float>(team, std::size_t{d} * d);
     float* const centred = block_scratch<float>(team, std::size_t{d} * row_scratch::block);  // [block][d]
-    float* const turned = block_scratch<float>(team, std::size_t{d} * row_scratch::block);   // [d][block]
+    float* const turned = block_scratch<float>(team, turned_floats(d));                      // [d][turned_ld]
+    float* const factor = block_scratch<float>(team, row_scratch::block);                    // of a row
     float* const ones = block_scratch<float>(team, row_scratch::block);
     double const* const turns = rope_table(team, rope, d);
     auto const& own = block_of(team);
@@ -76,21 +79,23 @@ struct leverage {
     slot_t const last = mine.index * band < d ? view.length() : 0;  // a block without bands reads nothing
     keys.for_each_block(own, 0, last, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
       turn_back(part, view, s, count, row, turns, d, centred);
+      part.for_each(count, [&](std::uint32_t i) {
+        factor[i] = view.usable(s + i) ? std::sqrt(view.degree(s + i)) : 0.0f;
+      });
+      part.sync();
       for (std::uint32_t i = 0; i < count; ++i) {
-        bool const counts = view.usable(s + i);
-        float const w = std::sqrt(view.degree(s + i));
+        float const w = factor[i];
         row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
         part.for_each(d, [&](std::uint32_t c) {
-          float const x = counts ? w * (key[c] - mean[c]) : 0.0f;
+          float const x = w != 0.0f ? w * (key[c] - mean[c]) : 0.0f;
           centred[i * d + c] = x;
-          turned[c * row_scratch::block + i] = x;
+          turned[c * turned_ld + i] = x;
         });
       }
       part.sync();
       for_each_band([&](std::uint32_t a, std::uint32_t rows_of_band) {
-        add_weighted_rows(part, turned + std::size_t{a} * row_scratch::block, rows_of_band,
-                          row_scratch::block, ones, centred + a, d, count, d - a,
-                          gram + std::size_t{a} * d + a, d);
+        add_weighted_rows(part, turned + std::size_t{a} * turned_ld, rows_of_band, turned_ld, ones,
+                          centred + a, d, count, d - a, gram + std::size_t{a} * d + a, d);
       });
     });
     float* const whole = in_block(team, gram, 0);
@@ -116,28 +121,28 @@ struct leverage {
       if (mine.index != 0) own.for_each(d * d, [&](std::uint32_t i) { gram[i] = whole[i]; });
       own.sync();
     }
-    float* const solved = turned;  // L^-1 x of a block of rows: [block][d]
+    float* const solved = turned;  // L^-1 x of a block of rows: [block][ld]
+    std::uint32_t const ld = row_scratch::stride(d);
     keys.for_each_block(
         team, 0, view.length(), [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
           turn_back(part, view, s, count, row, turns, d, centred);
+          part.for_each(count, [&](std::uint32_t i) { factor[i] = view.usable(s + i) ? 1.0f : 0.0f; });
+          part.sync();
           for (std::uint32_t i = 0; i < count; ++i) {
-            bool const counts = view.usable(s + i);
+            bool const counts = factor[i] != 0.0f;
             row_ref const key = rope.active() ? row_ref(centred + i * d, d) : row(i);
             part.for_each(d, [&](std::uint32_t c) {
               centred[i * d + c] = counts ? key[c] - mean[c] : 0.0f;
-              solved[i * d + c] = 0.0f;
+              solved[i * ld + c] = 0.0f;
             });
           }
           part.sync();
           for (std::uint32_t a = 0; a < d; a += rows_at_once) {
             add_weighted_rows(part, centred + a, count, d, ones, gram + std::size_t{a} * d + a, d,
-                              min_of(rows_at_once, d - a), d - a, solved + a, d);
+                              min_of(rows_at_once, d - a), d - a, solved + a, ld);
             part.sync();
           }
-          part.for_each(count, [&](std::uint32_t i) {
-            float const* const x = solved + std::size_t{i} * d;
-            out[s + i] = dot(x, x, d);
-          });
+          row_measures(part, solved, ld, count, d, nullptr, out + s, nullptr);
         });
   }
 
@@ -153,6 +158,12 @@ struct leverage {
 
 private:
   static constexpr std::uint32_t rows_at_once = 16;  // at most row_scratch::block
+
+  static constexpr std::uint32_t turned_ld = row_scratch::block + 1;  // neighbouring lanes write other banks
+  /// Floats of a block of keys as columns, or of as many solutions as rows.
+  KVMELD_HD static constexpr std::size_t turned_floats(std::uint32_t d) {
+    return max_of(std::size_t{turned_ld} * d, std::size_t{row_scratch::block} * row_scratch::stride(d));
+  }
 
   /// to[i][d] = the key of slot s + i before its rotation. Does nothing without `rope`. Collective; barrier
   /// at the end.
