@@ -35,23 +35,33 @@ void attended_tiles(Device const& device, char const* name, std::uint32_t channe
   std::vector<float> out(std::size_t{3} * most * heads * channels);
   typename Device::template array<T> const far_q(q);
   typename Device::template array<float> far_out(out);
-  auto const attend = [&](auto& cache, T const* from, float* to, kvmeld::attention::split_keys split = {}) {
+  auto const attend = [&](auto& cache, T const* from, float* to, kvmeld::attention_params const& params,
+                          kvmeld::attention::split_keys split = {}) {
     kvmeld::attention::attend(cache.executor(), {0, sequences, queries},
                               kvmeld::rows_by_token<T const>(from, most, heads, channels), cache.ref(),
-                              kvmeld::rows_by_token(to, most, heads, channels), {}, {}, split);
+                              kvmeld::rows_by_token(to, most, heads, channels), {}, params, split);
   };
-  attend(here, q.data(), out.data());
   std::size_t const floats = kvmeld::attention::split_floats(s, 2, 3, most);
   typename Device::template array<float> memory(floats);
-  for (bool const split : {false, true}) {  // two parts per track: the longest one gets most of them
-    CAPTURE(split);
-    far_out.put(std::vector<float>(out.size()));
-    attend(there, far_q.data(), far_out.data(),
-           split ? kvmeld::attention::split_keys{2, {memory.data(), floats}}
-                 : kvmeld::attention::split_keys{});
-    REQUIRE(Device::settled(there.executor()));
-    std::vector<float> const got = far_out.get();
-    for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(3e-4));
+  kvmeld::attention_params windowed;
+  windowed.window = 90;
+  windowed.window_sinks = 5;
+  for (bool const through_window : {false, true}) {
+    CAPTURE(through_window);
+    kvmeld::attention_params const params = through_window ? windowed : kvmeld::attention_params{};
+    std::fill(out.begin(), out.end(), 0.0f);
+    attend(here, q.data(), out.data(), params);
+    for (bool const split : {false, true}) {  // two parts per track: the longest one gets most of them
+      if (through_window && !split) continue;
+      CAPTURE(split);
+      far_out.put(std::vector<float>(out.size()));
+      attend(there, far_q.data(), far_out.data(), params,
+             split ? kvmeld::attention::split_keys{2, {memory.data(), floats}}
+                   : kvmeld::attention::split_keys{});
+      REQUIRE(Device::settled(there.executor()));
+      std::vector<float> const got = far_out.get();
+      for (std::size_t i = 0; i < out.size(); ++i) CHECK(got[i] == doctest::Approx(out[i]).epsilon(3e-4));
+    }
   }
 }
 

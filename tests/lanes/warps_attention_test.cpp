@@ -44,6 +44,10 @@ template <class T, class Out, class Q = T> void against_reference(std::uint64_t 
   std::vector<float> sinks;
   for (std::uint32_t h = 0; h < s.query_heads(); ++h) sinks.push_back(static_cast<float>(3 * d.normal()));
   if (d.chance(0.3)) params.sink = sinks.data();
+  if (params.causal && d.chance(0.5)) {
+    params.window = d.between(1, 80);
+    params.window_sinks = static_cast<kvmeld::position_t>(d.below(2) * d.below(40));
+  }
   on_warps cache{x.cache, support::warp_executor(d.between(1, 2))};
   std::uint32_t const parts = d.pick({1u, 2u, 5u});
   compare(cache, params, d.below(2), c, d.chance(0.8), tolerance, parts);
@@ -58,6 +62,26 @@ template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attent
   on_warps cache{x.cache, support::warp_executor(1)};
   compare(cache, params, 0, c, true, 1e-4);
   return cache.executor().tuned_launches() != 0;
+}
+
+// Whether a tuned form takes a call on a cache whose tracks may have empty slots.
+bool replaced_if_padded(kvmeld::attention_params const& params) {
+  kvmeld::shape const s{1, 1, 1, 1, 8, 8, 40};
+  std::vector<kvmeld::float16> keys(s.slots() * 8), values(keys), q(8);
+  kvmeld::cache_options sizes;
+  sizes.extent = s;
+  sizes.padded = true;
+  kvmeld::kv const tensors{kvmeld::strided<kvmeld::float16>(keys.data(), "LSHTC", s, 8),
+                           kvmeld::strided<kvmeld::float16>(values.data(), "LSHTC", s, 8)};
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), tensors,
+                             sizes};
+  cache.open(0, 30);
+  std::vector<float> out(8);
+  support::warp_executor executor(1);
+  kvmeld::attention::attend(executor, {0, 0, 1},
+                            kvmeld::rows_by_token<kvmeld::float16 const>(q.data(), 1, 1, 8), cache.ref(),
+                            kvmeld::rows_by_token(out.data(), 1, 1, 8), {}, params);
+  return executor.tuned_launches() != 0;
 }
 
 // How rows of `channels` channels lie: one behind the other, with as many elements between them, or in pages.
@@ -299,7 +323,9 @@ TEST_CASE("attention that warps have no tuned form for is the generic one") {
   CHECK_FALSE(replaced<float, float>(small, {}));
   kvmeld::attention_params windowed;
   windowed.window = 30;
-  CHECK_FALSE(replaced<float16, float16>(small, windowed));
+  CHECK(replaced<float16, float16>(small, windowed));
+  CHECK_FALSE(replaced_if_padded(windowed));
+  CHECK(replaced_if_padded({}));
   kvmeld::attention_params rotated;
   rotated.rope.pairing = kvmeld::rope_pairing::half_split;
   CHECK_FALSE(replaced<float16, float16>(small, rotated));

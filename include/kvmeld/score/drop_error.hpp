@@ -71,7 +71,8 @@ struct drop_error : last_queries {
     auto const& own = block_of(team);
     block_place const mine = place_of_block(team);
     float* const change = out;
-    // The sums of ranges of entries lie in the room that the view has; if there is little, in no range.
+    // The blocks of the team share out ranges of entries, whose sums lie in the room of the view. If it has
+    // no room for two ranges, every block goes through all entries.
     row_ranges const ranges(n, min_of(row_ranges::most, max_of(1u, n / (window * (dv + 1)))));
     team.for_each(n, [&](std::uint32_t i) { change[i] = 0.0f; });
     own.for_each(window, [&](std::uint32_t q) { ones[q] = 1.0f; });

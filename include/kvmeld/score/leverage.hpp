@@ -69,7 +69,8 @@ struct leverage {
     block_place const mine = place_of_block(team);
     own.for_each(row_scratch::block, [&](std::uint32_t i) { ones[i] = 1.0f; });
     own.for_each(d * d, [&](std::uint32_t i) { gram[i] = 0.0f; });
-    find_mean(team, view, keys, turns, centred, mean);  // its barriers also are between zeros and bands
+    find_mean(team, view, keys, turns, centred,
+              mean);  // has a barrier, so that zeros come before bands of other blocks
     // The upper triangle of G: a few of its rows at a time, from their first diagonal element on. A team of
     // several blocks shares out these bands, and each of its blocks goes through all keys.
     std::uint32_t const band = mine.count == 1 ? rows_at_once : 4;

@@ -26,7 +26,8 @@ inline namespace KVMELD_ABI {
 namespace tuned_form {
 
 /// attend_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit queries;
-/// groups of up to 16 query heads, up to 256 channels, and neither window nor rotation. Takes any number of
+/// groups of up to 16 query heads, up to 256 channels, and no rotation; a window only if no slots are empty.
+/// Tiles that no query sees through the window are not read. Takes any number of
 /// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Values of more than 128
 /// channels take two tiles, both of which read all keys. Every warp takes tiles of 16 tokens in turn and
 /// keeps a softmax of its own. These are joined in the order of the warps. Products are exact and weights
@@ -52,7 +53,7 @@ template <class Keys, class Values, class Q, class Out, std::uint32_t KeyTiles> 
   untuned_phase untuned;
 
   KVMELD_HD static bool takes(untuned_phase const& p) {
-    return p.params.window == 0 && !p.params.rope.active() &&
+    return (p.params.window == 0 || !p.cache.ledger.padded) && !p.params.rope.active() &&
            p.cache.extent().queries_per_kv_head <= query_rows &&
            p.cache.keys.channels() <= KeyTiles * tile_channels &&
            p.cache.values.channels() <= 2 * tile_channels;
@@ -100,10 +101,29 @@ private:
     float scale[query_rows];            ///< of the products of a row
     float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
     std::uint32_t visible[query_rows];  ///< end of the slots that a row sees in this part; 0: no such row
+    /// A row does not see the slots from `sinks` to the beginning of its window, of which the last row's is
+    /// the last. Without a window it begins at slot 0.
+    slot_t sinks, window[query_rows], last_window;
 
-    /// How many slots from `first` on a row sees.
+    /// Which slots of the tile at `first` a row sees, as bits.
     KVMELD_HD std::uint32_t seen(std::uint32_t row, slot_t first) const {
-      return visible[row] > first ? visible[row] - first : 0;
+      return below(visible[row], first) & ~(below(window[row], first) & ~below(sinks, first));
+    }
+    /// Whether all rows see all slots of the tile that the part has.
+    KVMELD_HD bool all_see(slot_t first) const {  // the earliest query sees the fewest
+      bool const hides = first < last_window && first + tile_tokens > sinks;
+      return visible[0] >= min_of(end, first + tile_tokens) && !hides;
+    }
+    /// `first`, or of the tiles that follow at distances of `step` the first that a row may see.
+    KVMELD_HD slot_t next_seen(slot_t first, std::uint32_t step) const {
+      if (first < sinks || first + tile_tokens > window[0]) return first;
+      return first + ceil_div(window[0] - first - (tile_tokens - 1), step) * step;
+    }
+
+  private:
+    /// Which slots of the tile are below `slot`.
+    KVMELD_HD static std::uint32_t below(slot_t slot, slot_t first) {
+      return (1u << min_of(slot > first ? slot - first : 0, tile_tokens)) - 1u;
     }
   };
 
@@ -154,10 +174,51 @@ private:
       rows->kept[r] = r < b.rows && first_value == 0 ? untuned.kept.row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
     });
+    find_windows(team, b, part.where, length, rows);
     if constexpr (converts_queries) find_factors(team, b, rows, room);
     load_queries(team, b, *rows, queries);
     team.sync();
     return true;
+  }
+
+  /// Finds where the window of each row begins; a warp takes a row at a time.
+  template <class Team>
+  KVMELD_HD void find_windows(Team const& team, block_of_rows const& b, track where, std::uint32_t length,
+                              few_rows* rows) const {
+    auto const& params = untuned.params;
+    std::uint32_t const lane = team.lane() % warp_size;
+    std::uint32_t const known = untuned.cache.ledger.tokens(where.sequence);
+    for (std::uint32_t r = warp_of(team); r <= query_rows; r += warps_of(team)) {  // after the rows, sinks
+      slot_t begin = 0;
+      if (params.window != 0) {
+        std::int64_t const position = params.position_of(known, b.queries, b.query_of(min_of(r, b.rows - 1)));
+        begin = first_at(team, where, length,
+                         r == query_rows ? params.window_sinks : position - params.window + 1);
+      }
+      if (lane != 0) continue;
+      if (r == query_rows)
+        rows->sinks = begin;
+      else
+        rows->window[r] = begin;
+      if (r == b.rows - 1) rows->last_window = begin;
+    }
+  }
+  /// The first of `length` slots whose entry is stored at `position` or later. Positions ascend. Collective
+  /// in a warp.
+  template <class Team>
+  KVMELD_HD slot_t first_at(Team const& team, track where, std::uint32_t length,
+                            std::int64_t position) const {
+    std::uint32_t const lane = team.lane() % warp_size;
+    slot_t low = 0, high = length;
+    while (low < high) {  // 32 slots at a time
+      std::uint32_t const step = ceil_div(high - low, warp_size);
+      slot_t const slot = low + lane * step;
+      bool const before = slot < high && untuned.cache.position(where, slot) < position;
+      std::uint32_t const count = count_bits(team.ballot(before));
+      high = min_of(high, low + count * step);
+      if (count != 0) low += (count - 1) * step + 1;
+    }
+    return low;
   }
 
   /// A piece of a query row as it is given; zeros where there is no row.
@@ -258,10 +319,11 @@ private:
       if (from < rows.end) values().copy(team, from, rows.end - 1);
       team.commit_copies();
     };
-    slot_t first = rows.part.begin() + tile_tokens * warp_of(team);
+    slot_t first = rows.next_seen(rows.part.begin() + tile_tokens * warp_of(team), step);
     fetch_keys(first);
     fetch_values(first);
-    for (; first < rows.end; first += step) {
+    while (first < rows.end) {
+      slot_t const next = rows.next_seen(first + step, step);
       if (place.lane < tile_tokens) bias[place.lane] = cache.ledger.log_degree(degree);
       team.template finish_copies<1>();
       team.sync_warp();
@@ -270,19 +332,20 @@ private:
         multiply(team, place, queries + h * tile_steps * warp_size, keys(h), h * tile_channels, logit);
       finish_logits(place, {rows.scale[place.group], rows.scale[place.group + 8]}, bias, logit);
       team.sync_warp();
-      fetch_keys(first + step);
+      fetch_keys(next);
       if (untuned.kept.wanted()) keep(place, rows, logit, first);
       mine.soften(team, logit, {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       split_weights<value_type> const w(logit);
       team.template finish_copies<1>();
       team.sync_warp();
-      if (rows.visible[0] < min_of(rows.end, first + tile_tokens)) {  // the earliest query sees the fewest
+      if (!rows.all_see(first)) {
         mine.hide_unseen(team, values(), dv(),
                          {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       }
       mine.add(team, w, values(), dv());
       team.sync_warp();
-      fetch_values(first + step);
+      fetch_values(next);
+      first = next;
     }
   }
 

@@ -111,8 +111,8 @@ template <class T> struct warp_softmax {
   float highest[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
   float total[results][4] = {};
 
-  /// Turns logits (this lane's share of 16 x 16) into weights. Row group + 8 half sees the first seen[half]
-  /// tokens of the tile. Collective in a warp.
+  /// Turns logits (this lane's share of 16 x 16) into weights. Row group + 8 half sees the tokens of the tile
+  /// whose bits are set in seen[half]. Collective in a warp.
   template <class Team>
   KVMELD_HD void soften(Team const& team, float (&logit)[2][4], std::uint32_t const (&seen)[2]) {
     warp_place const place = place_in_warp(team);
@@ -121,7 +121,7 @@ template <class T> struct warp_softmax {
       float high = element_traits<float>::lowest;
       unrolled<4>([&](auto pair) {
         constexpr std::uint32_t n = decltype(pair)::value / 2, i = decltype(pair)::value % 2;
-        if (token_of(place, n, i) < seen[half]) high = max_of(high, logit[n][2 * half + i]);
+        if (sees(seen[half], token_of(place, n, i))) high = max_of(high, logit[n][2 * half + i]);
       });
       high = over_row(team, high, [](float a, float b) { return max_of(a, b); });
       bool const any = sum[half] != 0.0f;  // the highest logit adds 1
@@ -131,7 +131,7 @@ template <class T> struct warp_softmax {
       unrolled<4>([&](auto pair) {
         constexpr std::uint32_t n = decltype(pair)::value / 2, i = decltype(pair)::value % 2;
         float& x = logit[n][2 * half + i];
-        x = token_of(place, n, i) < seen[half] ? exponential(x - high) : 0.0f;
+        x = sees(seen[half], token_of(place, n, i)) ? exponential(x - high) : 0.0f;
         part += x;
       });
       part = over_row(team, part, [](float a, float b) { return a + b; });
@@ -184,7 +184,7 @@ template <class T> struct warp_softmax {
           odd |= 1u << j;
           unrolled<2>([&](auto row) {
             constexpr std::uint32_t half = decltype(row)::value;
-            if (token < seen[half]) total[8 * h + j][2 * half + i] = bits_float(0x7fc00000u);
+            if (sees(seen[half], token)) total[8 * h + j][2 * half + i] = bits_float(0x7fc00000u);
           });
         });
         team.sync_warp();
@@ -193,6 +193,9 @@ template <class T> struct warp_softmax {
     }
     team.sync_warp();
   }
+
+private:
+  KVMELD_HD static bool sees(std::uint32_t seen, std::uint32_t token) { return (seen >> token & 1u) != 0; }
 };
 
 }  // namespace tuned_form
