@@ -237,6 +237,30 @@ TEST_CASE("the bias by page is the log degree of the page's entries") {
   check(kvmeld::float16{});
 }
 
+TEST_CASE("what appends entries can write their bias, and the rest stays as it was") {
+  pool p;
+  support::dice d(6);
+  auto cache = cache_over<kvmeld::host_executor>(p, kvmeld::preset::keepkv::for_budget(), true);
+  live(cache, d, 1);
+  auto const write = [&](std::vector<float>& out) {
+    kvmeld::attention::write_log_degree_by_page(cache.executor(), cache.ref(), {1}, {cache.length_bound(1)},
+                                                p.places(), out.data());
+  };
+  std::vector<float> out(p.degree.size(), -3.0f);
+  write(out);
+  cache.append({1}, {2});
+  auto const ref = cache.ref();
+  support::for_tracks(extent, 1, [&](kvmeld::track t) {
+    std::uint32_t const length = ref.length(t);
+    // To the end of the last page, which may be new.
+    for (kvmeld::slot_t s = length - 2; s < (cache.longest(1) + page - 1) / page * page; ++s)
+      out[p.at(t, s)] = kvmeld::attention::stored_log_degree<float>(ref, t, s, length);
+  });
+  std::vector<float> again(p.degree.size(), -3.0f);
+  write(again);
+  CHECK(out == again);
+}
+
 TEST_CASE("an executor whose memory the host cannot read writes and adopts the same") {
   for (bool pads : {false, true}) {
     CAPTURE(pads);
