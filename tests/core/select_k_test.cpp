@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/any_track.hpp"
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
@@ -97,10 +98,7 @@ struct scan_phase {
 };
 
 constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 template <class Executor> void check(Executor& executor, list const& given, std::uint32_t k) {
   list keys = given;

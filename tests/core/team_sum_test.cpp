@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/any_track.hpp"
 #include "support/random_cache.hpp"
 
 namespace team_sum_cases {
@@ -29,10 +30,7 @@ struct sum_phase {
 };
 
 constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 template <class Executor> float sum_of(Executor&& executor, std::vector<float> const& terms) {
   float sum = -1.0f;

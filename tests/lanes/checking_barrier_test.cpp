@@ -9,16 +9,15 @@
 
 #include <doctest/doctest.h>
 
+#include "support/any_track.hpp"
+
 namespace checking_barrier_cases {
 
 namespace {
 
 constexpr kvmeld::shape extent{1, 1, 1, 1, 1, 1, 1};
 
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 // A phase from a function of the team.
 template <class F> struct phase_of {

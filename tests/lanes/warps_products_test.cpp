@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/any_track.hpp"
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
@@ -64,10 +65,7 @@ template <class T> struct products_phase {
   }
 };
 
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 // All results behind each other; what is not to be written keeps its number.
 template <class T, class Executor> std::vector<float> results(Executor&& executor, rows_case<T> const& c) {

@@ -10,6 +10,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/any_track.hpp"
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 #include "tensors.hpp"
@@ -50,10 +51,7 @@ template <class Layout> struct exercise_phase {
   }
 };
 
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 template <class Tensor> void conforms() {
   Tensor tensor(extent, extent.key_dim);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/any_track.hpp"
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
@@ -49,10 +50,7 @@ struct phase_ref {
         [&](kvmeld::slot_t a, kvmeld::slot_t b) { return p.descending ? b < a : a < b; });
   }
 };
-struct any_track {
-  kvmeld::track where(std::uint32_t) const { return {}; }
-  bool idle(std::uint32_t) const { return false; }
-};
+using support::any_track;
 
 }  // namespace
 

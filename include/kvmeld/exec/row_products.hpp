@@ -33,6 +33,17 @@ template <class Team> KVMELD_HD float sums_over_four(Team const& team, float con
   return (odd ? half[1] : half[0]) + bits_float(team.shuffle(float_bits(given), lane ^ 1));
 }
 
+/// Calls add(c, m) for the channels c + k of the m-th of these partial sums of lane k, in order.
+template <class Add> KVMELD_HD void for_channels_of_lane(std::uint32_t k, std::uint32_t d, Add add) {
+  std::uint32_t const whole = d / partial_sums * partial_sums;
+  for (std::uint32_t c = 0; c < whole; c += partial_sums) {
+    for (std::uint32_t m = 0; m < 4; ++m) add(c + 4 * m, m);
+  }
+  for (std::uint32_t m = 0; m < 4; ++m) {  // with a variable bound the partials would go to memory
+    if (whole + 4 * m + k < d) add(whole + 4 * m, m);
+  }
+}
+
 /// Calls store(i, j, sum) for all pairs of rows, with the sum of term(x, y) over the channels, as `dot` sums.
 /// For teams made of warps. Four lanes share 2 x 2 pairs, so that a lane uses each number that it loads
 /// twice; neighbouring fours have neighbouring rows of b. Collective; no barrier.
@@ -44,30 +55,47 @@ KVMELD_HD void pairs_on_warps(Team const& team, float const* a, std::uint32_t ro
   std::uint32_t const warps = team.lanes() / warp_size, across = ceil_div(columns, 2 * fours);
   std::uint32_t const tiles = rows == 0 ? 0 : ceil_div(rows, 2) * across;
   std::uint32_t const k = team.lane() % 4, four = team.lane() % warp_size / 4;
-  std::uint32_t const whole = d / partial_sums * partial_sums;
   for (std::uint32_t tile = team.lane() / warp_size; tile < tiles; tile += warps) {
     std::uint32_t const i = tile / across * 2, j = tile % across * (2 * fours) + four;
     float const* const x[2] = {a + i * a_ld + k, a + min_of(i + 1, rows - 1) * a_ld + k};
     T const* const y[2] = {b + min_of(j, columns - 1) * b_ld + k,
                            b + min_of(j + fours, columns - 1) * b_ld + k};
     float p[4][4] = {};  // of pairs (0, 0), (0, 1), (1, 0), (1, 1)
-    auto const add = [&](std::uint32_t c, std::uint32_t m) {
+    for_channels_of_lane(k, d, [&](std::uint32_t c, std::uint32_t m) {
       float const y0 = element_traits<T>::to_float(y[0][c]), y1 = element_traits<T>::to_float(y[1][c]);
       for (std::uint32_t r = 0; r < 2; ++r) {
         p[2 * r][m] += term(x[r][c], y0);
         p[2 * r + 1][m] += term(x[r][c], y1);
       }
-    };
-    for (std::uint32_t c = 0; c < whole; c += partial_sums) {
-      for (std::uint32_t m = 0; m < 4; ++m) add(c + 4 * m, m);
-    }
-    for (std::uint32_t m = 0; m < 4; ++m) {  // with a variable bound the partials would go to memory
-      if (whole + 4 * m + k < d) add(whole + 4 * m, m);
-    }
+    });
     float const sum = sums_over_four(team, p);
     std::uint32_t const row = i + k / 2, column = j + k % 2 * fours;
     if (row < rows && column < columns) store(row, column, sum);
   }
+}
+
+/// out[i * out_ld + j] = the sum of term(x, y) over the channels of rows i of a and j of b, as `dot` sums,
+/// for the pairs with wanted(i, j). Cooperative; barrier at the end.
+template <class Team, class T, class Term, class Wanted>
+KVMELD_HD void pair_sums(Team const& team, float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
+                         std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
+                         std::uint32_t out_ld, Term term, Wanted wanted) {
+  if constexpr (has_warps<Team>::value) {
+    pairs_on_warps(team, a, rows, a_ld, b, columns, b_ld, d, term,
+                   [&](std::uint32_t i, std::uint32_t j, float sum) {
+                     if (wanted(i, j)) out[std::size_t{i} * out_ld + j] = sum;
+                   });
+  } else {
+    team.for_each(rows * columns, [&](std::uint32_t n) {
+      std::uint32_t const i = n / columns, j = n % columns;
+      if (!wanted(i, j)) return;
+      float const* const x = a + std::size_t{i} * a_ld;
+      T const* const y = b + std::size_t{j} * b_ld;
+      out[std::size_t{i} * out_ld + j] =
+          ordered_sum(d, [&](std::uint32_t c) { return term(x[c], element_traits<T>::to_float(y[c])); });
+    });
+  }
+  team.sync();
 }
 
 }  // namespace detail
@@ -91,24 +119,8 @@ KVMELD_HD void row_products(Team const& team, float const* a, std::uint32_t rows
       })) {
     return;
   }
-  if constexpr (has_warps<Team>::value) {
-    detail::pairs_on_warps(
-        team, a, rows, a_ld, b, columns, b_ld, d, [](float x, float y) { return x * y; },
-        [&](std::uint32_t i, std::uint32_t j, float sum) {
-          if (wanted(i, j)) out[std::size_t{i} * out_ld + j] = sum;
-        });
-    team.sync();
-    return;
-  }
-  team.for_each(rows * columns, [&](std::uint32_t n) {
-    std::uint32_t const i = n / columns, j = n % columns;
-    if (!wanted(i, j)) return;
-    float const* const x = a + std::size_t{i} * a_ld;
-    T const* const y = b + std::size_t{j} * b_ld;
-    out[std::size_t{i} * out_ld + j] =
-        ordered_sum(d, [&](std::uint32_t c) { return x[c] * element_traits<T>::to_float(y[c]); });
-  });
-  team.sync();
+  detail::pair_sums(
+      team, a, rows, a_ld, b, columns, b_ld, d, out, out_ld, [](float x, float y) { return x * y; }, wanted);
 }
 
 /// out[i * out_ld + j] = the squared distance of row i of a and row j of b, of d channels. Rows of b are in
@@ -117,22 +129,9 @@ template <class Team, class T>
 KVMELD_HD void row_distances(Team const& team, float const* a, std::uint32_t rows, std::uint32_t a_ld,
                              T const* b, std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
                              std::uint32_t out_ld) {
-  if constexpr (has_warps<Team>::value) {
-    detail::pairs_on_warps(
-        team, a, rows, a_ld, b, columns, b_ld, d, [](float x, float y) { return (x - y) * (x - y); },
-        [&](std::uint32_t i, std::uint32_t j, float sum) { out[std::size_t{i} * out_ld + j] = sum; });
-  } else {
-    team.for_each(rows * columns, [&](std::uint32_t n) {
-      std::uint32_t const i = n / columns, j = n % columns;
-      float const* const x = a + std::size_t{i} * a_ld;
-      T const* const y = b + std::size_t{j} * b_ld;
-      out[std::size_t{i} * out_ld + j] = ordered_sum(d, [&](std::uint32_t c) {
-        float const apart = x[c] - element_traits<T>::to_float(y[c]);
-        return apart * apart;
-      });
-    });
-  }
-  team.sync();
+  detail::pair_sums(
+      team, a, rows, a_ld, b, columns, b_ld, d, out, out_ld,
+      [](float x, float y) { return (x - y) * (x - y); }, every_pair{});
 }
 
 /// out[i] = dot(row, row at[i] of pool) for i < count. Rows of the pool are in storage type, ld elements
@@ -159,22 +158,16 @@ KVMELD_HD void row_measures(Team const& team, T const* rows, std::size_t ld, std
     return;
   if constexpr (has_warps<Team>::value) {  // four lanes share a row
     constexpr std::uint32_t fours = warp_size / 4;
-    std::uint32_t const k = team.lane() % 4, whole = d / partial_sums * partial_sums;
+    std::uint32_t const k = team.lane() % 4;
     for (std::uint32_t first = team.lane() / warp_size * fours; first < count; first += team.lanes() / 4) {
       std::uint32_t const i = first + team.lane() % warp_size / 4;
       T const* const row = rows + min_of(i, count - 1) * ld + k;
       float p[4][4] = {};  // square, product
-      auto const add = [&](std::uint32_t c, std::uint32_t m) {
+      detail::for_channels_of_lane(k, d, [&](std::uint32_t c, std::uint32_t m) {
         float const y = element_traits<T>::to_float(row[c]);
         p[0][m] += y * y;
         if (x != nullptr) p[1][m] += y * x[c + k];
-      };
-      for (std::uint32_t c = 0; c < whole; c += partial_sums) {
-        for (std::uint32_t m = 0; m < 4; ++m) add(c + 4 * m, m);
-      }
-      for (std::uint32_t m = 0; m < 4; ++m) {
-        if (whole + 4 * m + k < d) add(whole + 4 * m, m);
-      }
+      });
       float const sum = detail::sums_over_four(team, p);
       if (i >= count) continue;
       if (k == 0) square[i] = sum;

@@ -56,10 +56,7 @@ template <class T> struct output_projection {
     float* const sum = block_scratch<float>(team, block);
     values.for_each_block(
         team, 0, view.length(), [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
-          for (std::uint32_t i = 0; i < count; ++i) {
-            row_ref const v = row(i);
-            part.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = v[c]; });
-          }
+          copy_rows(part, row, count, d, mine);
           part.sync();
           for (std::uint32_t h = 0; h < group; ++h) {
             if (layers == nullptr && h == 0) {  // the same for every head

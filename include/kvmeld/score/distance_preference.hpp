@@ -137,10 +137,7 @@ struct distance_preference {
       float* const given = view.room();
       rows.keys.for_each_block(
           team, 0, n, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
-            for (std::uint32_t i = 0; i < count; ++i) {
-              row_ref const key = row(i);
-              part.for_each(d, [&](std::uint32_t c) { keys[std::size_t{i} * d + c] = key[c]; });
-            }
+            copy_rows(part, row, count, d, keys);
             part.sync();
             if (!keys_rotated) {
               rotate_rows(part, rope, turns, keys, count, d,

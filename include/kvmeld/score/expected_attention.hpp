@@ -220,10 +220,7 @@ private:
                            Row const& row, double const* turns, float const* turn, std::uint32_t d,
                            float* to) const {
     std::uint32_t const pairs = rope.pairs(d);
-    for (std::uint32_t i = 0; i < rows; ++i) {
-      row_ref const key = row(i);
-      team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
-    }
+    copy_rows(team, row, rows, d, to);
     if (!keys_rotated) {
       rotate_rows(team, rope, turns, to, rows, d,
                   [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });

@@ -151,10 +151,7 @@ struct last_queries {
     std::uint32_t const d = keys.channels();
     keys.for_each_block(
         team, first, last, [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
-          for (std::uint32_t i = 0; i < count; ++i) {
-            row_ref const key = row(i);
-            part.for_each(d, [&](std::uint32_t c) { scratch.rows[std::size_t{i} * d + c] = key[c]; });
-          }
+          copy_rows(part, row, count, d, scratch.rows);
           rotate_rows(part, rope, scratch.turns, scratch.rows, count, d,
                       [&](std::uint32_t i) { return rope.turned_for(s + i, view.position(s + i)); });
           float const* const rotated = scratch.rows;

@@ -100,13 +100,12 @@ struct leverage {
       });
     });
     float* const whole = in_block(team, gram, 0);
-    if (mine.count != 1) {  // block 0 gets all bands
+    if (mine.index != 0) {  // block 0 gets all bands
       for_each_band([&](std::uint32_t a, std::uint32_t rows_of_band) {
-        if (mine.index == 0) return;
         own.for_each(rows_of_band * d, [&](std::uint32_t i) { whole[a * d + i] = gram[a * d + i]; });
       });
-      team.sync();
     }
+    if (mine.count != 1) team.sync();
     own.for_each(d, [&](std::uint32_t c) { centred[c] = whole[std::size_t{c} * d + c]; });
     own.sync();
     float const trace = ordered_sum(d, [&](std::uint32_t c) { return centred[c]; });
@@ -172,10 +171,7 @@ private:
   KVMELD_HD void turn_back(Team const& team, score_view const& view, slot_t s, std::uint32_t rows,
                            Row const& row, double const* turns, std::uint32_t d, float* to) const {
     if (!rope.active()) return;
-    for (std::uint32_t i = 0; i < rows; ++i) {
-      row_ref const key = row(i);
-      team.for_each(d, [&](std::uint32_t c) { to[std::size_t{i} * d + c] = key[c]; });
-    }
+    copy_rows(team, row, rows, d, to);
     rotate_rows(team, rope, turns, to, rows, d,
                 [&](std::uint32_t i) { return -rope.turned_for(s + i, view.position(s + i)); });
   }

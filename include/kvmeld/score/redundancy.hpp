@@ -129,14 +129,11 @@ private:
     for (slot_t round = 0; round < n; round += place.count * block) {
       slot_t const first = round + place.index * block;
       std::uint32_t const here = first < n ? min_of(block, n - first) : 0;
-      keys.for_each_block(
-          own, first, first + here, [&](auto const& part, slot_t, std::uint32_t count, auto const& row) {
-            for (std::uint32_t i = 0; i < count; ++i) {
-              row_ref const key = row(i);
-              part.for_each(d, [&](std::uint32_t c) { mine[std::size_t{i} * d + c] = key[c]; });
-            }
-            part.for_each(count, [&](std::uint32_t i) { last[i] = n; });
-          });
+      keys.for_each_block(own, first, first + here,
+                          [&](auto const& part, slot_t, std::uint32_t count, auto const& row) {
+                            copy_rows(part, row, count, d, mine);
+                            part.for_each(count, [&](std::uint32_t i) { last[i] = n; });
+                          });
       // From the last tile on, until every row has found its last entry that is alike.
       std::uint32_t open = here;
       for (slot_t tiles = ceil_div(n, block); tiles > 0 && open != 0; --tiles) {

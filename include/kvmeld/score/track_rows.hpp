@@ -38,6 +38,17 @@ private:
   std::uint32_t channels_;
 };
 
+/// to[i][channels] = row(i), for i < count; row(i) is a row_ref, as for_each_block gives it. Cooperative; no
+/// barrier.
+template <class Team, class Row>
+KVMELD_HD void copy_rows(Team const& team, Row const& row, std::uint32_t count, std::uint32_t channels,
+                         float* to) {
+  for (std::uint32_t i = 0; i < count; ++i) {
+    row_ref const from = row(i);
+    team.for_each(channels, [&](std::uint32_t c) { to[std::size_t{i} * channels + c] = from[c]; });
+  }
+}
+
 /// Slots 0 to n - 1, cut into ranges of whole blocks of rows. Sums over ranges that are added up in order do
 /// not depend on the blocks of a team, which take turns with the ranges.
 struct row_ranges {

@@ -101,9 +101,9 @@ private:
     float scale[query_rows];            ///< of the products of a row
     float* kept[query_rows];            ///< where the logits of a row go; null: nowhere
     std::uint32_t visible[query_rows];  ///< end of the slots that a row sees in this part; 0: no such row
-    /// A row does not see the slots from `sinks` to the beginning of its window, of which the last row's is
-    /// the last. Without a window it begins at slot 0.
-    slot_t sinks, window[query_rows], last_window;
+    /// A row does not see the slots from `sinks` to the beginning of its window. Windows of later rows begin
+    /// later; without a window it begins at slot 0.
+    slot_t sinks, window[query_rows];
 
     /// Which slots of the tile at `first` a row sees, as bits.
     KVMELD_HD std::uint32_t seen(std::uint32_t row, slot_t first) const {
@@ -111,7 +111,7 @@ private:
     }
     /// Whether all rows see all slots of the tile that the part has.
     KVMELD_HD bool all_see(slot_t first) const {  // the earliest query sees the fewest
-      bool const hides = first < last_window && first + tile_tokens > sinks;
+      bool const hides = first < window[block.rows - 1] && first + tile_tokens > sinks;
       return visible[0] >= min_of(end, first + tile_tokens) && !hides;
     }
     /// `first`, or of the tiles that follow at distances of `step` the first that a row may see.
@@ -186,21 +186,19 @@ private:
   KVMELD_HD void find_windows(Team const& team, block_of_rows const& b, track where, std::uint32_t length,
                               few_rows* rows) const {
     auto const& params = untuned.params;
-    std::uint32_t const lane = team.lane() % warp_size;
+    bool const first_lane = team.lane() % warp_size == 0;
     std::uint32_t const known = untuned.cache.ledger.tokens(where.sequence);
-    for (std::uint32_t r = warp_of(team); r <= query_rows; r += warps_of(team)) {  // after the rows, sinks
-      slot_t begin = 0;
-      if (params.window != 0) {
-        std::int64_t const position = params.position_of(known, b.queries, b.query_of(min_of(r, b.rows - 1)));
-        begin = first_at(team, where, length,
-                         r == query_rows ? params.window_sinks : position - params.window + 1);
-      }
-      if (lane != 0) continue;
-      if (r == query_rows)
-        rows->sinks = begin;
-      else
-        rows->window[r] = begin;
-      if (r == b.rows - 1) rows->last_window = begin;
+    auto const first_slot = [&](std::int64_t position) {
+      return params.window == 0 ? 0 : first_at(team, where, length, position);
+    };
+    for (std::uint32_t r = warp_of(team); r < query_rows; r += warps_of(team)) {
+      std::int64_t const query = params.position_of(known, b.queries, b.query_of(min_of(r, b.rows - 1)));
+      slot_t const begin = first_slot(query - params.window + 1);
+      if (first_lane) rows->window[r] = begin;
+    }
+    if (warp_of(team) == 0) {
+      slot_t const end = first_slot(params.window_sinks);
+      if (first_lane) rows->sinks = end;
     }
   }
   /// The first of `length` slots whose entry is stored at `position` or later. Positions ascend. Collective
