@@ -124,10 +124,12 @@ reference::attention_result expected_for(Ref const& ref, kvmeld::track t, kvmeld
 // Runs the call and compares, as `compare` does for ordinary entries.
 template <class Cache, class Q, class Out>
 std::size_t compare_shared(Cache& cache, kvmeld::attention_params const& params, std::uint32_t layer,
-                           call<Q, Out>& c, double tolerance) {
+                           call<Q, Out>& c, double tolerance, std::uint32_t parts = 1) {
   kvmeld::shape const s = cache.ref().extent();
+  std::vector<float> memory(
+      kvmeld::attention::split_floats(s, parts, static_cast<std::uint32_t>(c.sequences.size()), c.most));
   kvmeld::attention::attend(cache.executor(), c.batch(layer), c.queries(), cache.ref(), c.outputs(), c.sums(),
-                            params);
+                            params, {parts, memory, 64});
   double worst = 0, worst_lse = 0;
   std::size_t touched = 0, blind = 0;
   for (std::uint32_t i = 0; i < c.sequences.size(); ++i) {

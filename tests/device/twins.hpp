@@ -214,26 +214,14 @@ private:
                                 kvmeld::rows_by_head(sums, 3, heads, 1), kvmeld::attention_params{},
                                 {memory.size() == 0 ? 1u : 3u, memory, 64});
     };
-    if constexpr (decltype(host_)::shares) {
-      auto const attend_shared = [&](auto& cache, Q const* from, float* to, float* sums) {
-        kvmeld::attention::attend(cache.executor(), kvmeld::query_batch{extent.layers - 1, slot, 3},
-                                  kvmeld::rows_by_token(from, 3, heads, extent.key_dim), cache.ref(),
-                                  kvmeld::rows_by_token(to, 3, heads, extent.value_dim),
-                                  kvmeld::rows_by_head(sums, 3, heads, 1));
-      };
-      attend_shared(host_, q.data(), out.data(), lse.data());
-      attend_shared(device_, far_q.data(), far_out.data(), far_lse.data());
-      compare(out, lse, far_out, far_lse);
-    } else {
-      attend(host_, q.data(), out.data(), lse.data());
-      attend(device_, far_q.data(), far_out.data(), far_lse.data());
-      compare(out, lse, far_out, far_lse);
-      far_out.put(std::vector<float>(out.size()));
-      std::size_t const floats = kvmeld::attention::split_floats(extent, 3, 1, 3);
-      device_array<float> memory(floats);  // the keys of a track over several blocks
-      attend(device_, far_q.data(), far_out.data(), far_lse.data(), {memory.data(), floats});
-      compare(out, lse, far_out, far_lse);
-    }
+    attend(host_, q.data(), out.data(), lse.data());
+    attend(device_, far_q.data(), far_out.data(), far_lse.data());
+    compare(out, lse, far_out, far_lse);
+    far_out.put(std::vector<float>(out.size()));
+    std::size_t const floats = kvmeld::attention::split_floats(extent, 3, 1, 3);
+    device_array<float> memory(floats);  // the keys of a track over several blocks
+    attend(device_, far_q.data(), far_out.data(), far_lse.data(), {memory.data(), floats});
+    compare(out, lse, far_out, far_lse);
   }
   void compare(std::vector<float> const& out, std::vector<float> const& lse,
                device_array<float> const& far_out, device_array<float> const& far_lse) {

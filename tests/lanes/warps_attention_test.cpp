@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/ragged_call.hpp"
+#include "attention/shared_cache.hpp"
 #include "support/random_cache.hpp"
 #include "support/warp_executor.hpp"
 
@@ -54,6 +55,30 @@ template <class T, class Out, class Q = T> void against_reference(std::uint64_t 
   CHECK(cache.executor().tuned_launches() == 1);
 }
 
+template <class T, class Q = T> void shared_against_reference(std::uint64_t seed, double tolerance) {
+  CAPTURE(seed);
+  support::dice d(seed);
+  kvmeld::shape const s{2,
+                        3,
+                        d.between(1, 2),
+                        d.pick({1u, 3u, 16u}),
+                        d.between(1, d.pick({128u, 128u, 256u})),
+                        d.between(1, d.pick({128u, 128u, 256u})),
+                        d.between(8, 190)};
+  shared_cache<T> x(s, d, d.pick({1u, 10u, 70u, 2000u}), d.below(7));
+  call<Q, float> c(s, d, d.pick({1u, 4u, 9u}));
+  kvmeld::attention_params params;
+  params.causal = d.chance(0.7);
+  if (d.chance(0.5)) params.scale = static_cast<float>(0.05 + 0.2 * d.uniform());
+  if (d.chance(0.5)) params.softcap = static_cast<float>(0.5 + 4 * d.uniform());
+  std::vector<float> sinks;
+  for (std::uint32_t h = 0; h < s.query_heads(); ++h) sinks.push_back(static_cast<float>(3 * d.normal()));
+  if (d.chance(0.3)) params.sink = sinks.data();
+  on_warps cache{x.cache, support::warp_executor(d.between(1, 2))};
+  compare_shared(cache, params, d.below(2), c, tolerance, d.pick({1u, 2u, 5u}));
+  CHECK(cache.executor().tuned_launches() == 1);
+}
+
 // What a call gives on warps, and whether a tuned form gave it.
 template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attention_params const& params) {
   support::dice d(3);
@@ -61,6 +86,16 @@ template <class T, class Q> bool replaced(kvmeld::shape const& s, kvmeld::attent
   call<Q, float> c(s, d, 2);
   on_warps cache{x.cache, support::warp_executor(1)};
   compare(cache, params, 0, c, true, 1e-4);
+  return cache.executor().tuned_launches() != 0;
+}
+
+// The same of shared entries.
+template <class T> bool replaced_if_shared(kvmeld::attention_params const& params) {
+  support::dice d(4);
+  shared_cache<T> x({1, 3, 1, 2, 24, 20, 70}, d, 60, 0);
+  call<T, float> c(x.cache.ref().extent(), d, 2);
+  on_warps cache{x.cache, support::warp_executor(1)};
+  compare_shared(cache, params, 0, c, 1e-4);
   return cache.executor().tuned_launches() != 0;
 }
 
@@ -226,6 +261,13 @@ TEST_CASE("few queries on warps attend as softmax attention does") {
     against_reference<kvmeld::fp8_e5m2, float, kvmeld::float16>(seed, 2e-4);
 }
 
+TEST_CASE("few queries on warps attend to every token of shared entries") {
+  for (std::uint64_t seed = 0; seed < 9; ++seed) shared_against_reference<kvmeld::float16>(seed, 2e-4);
+  for (std::uint64_t seed = 100; seed < 104; ++seed) shared_against_reference<kvmeld::bfloat16>(seed, 2e-4);
+  for (std::uint64_t seed = 200; seed < 203; ++seed)
+    shared_against_reference<kvmeld::fp8_e4m3, kvmeld::bfloat16>(seed, 2e-4);
+}
+
 TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvmeld::float16,
                    kvmeld::bfloat16) {
   kvmeld::shape const s{1, 1, 1, 1, 8, 8, 3000};
@@ -326,9 +368,13 @@ TEST_CASE("attention that warps have no tuned form for is the generic one") {
   CHECK(replaced<float16, float16>(small, windowed));
   CHECK_FALSE(replaced_if_padded(windowed));
   CHECK(replaced_if_padded({}));
+  CHECK(replaced_if_shared<float16>({}));
+  CHECK_FALSE(replaced_if_shared<float16>(windowed));
+  CHECK_FALSE(replaced_if_shared<float>({}));
   kvmeld::attention_params rotated;
   rotated.rope.pairing = kvmeld::rope_pairing::half_split;
   CHECK_FALSE(replaced<float16, float16>(small, rotated));
+  CHECK_FALSE(replaced_if_shared<float16>(rotated));
   CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 17, 24, 20, 70}, {}));
   CHECK(replaced<float16, float16>({1, 3, 1, 2, 256, 256, 40}, {}));
   CHECK_FALSE(replaced<float16, float16>({1, 3, 1, 2, 257, 20, 40}, {}));

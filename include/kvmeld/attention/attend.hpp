@@ -30,10 +30,11 @@ namespace attention {
 /// of a KV head share its keys and values.
 template <class Keys, class Values, class Q, class Out> struct attend_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
+  using ref_type = cache_ref<Keys, Values>;
   using base::params;
   using base::query_block;
   using base::token_block;
-  cache_ref<Keys, Values> cache;
+  ref_type cache;
   partial_rows parts;  ///< with one part, each tile writes its outputs itself
   kept_logits kept{};
 
@@ -150,24 +151,13 @@ namespace detail {
 
 /// attend without the checks of its arguments. Writes logits to `kept` if `kept` wants some.
 template <class Executor, class Keys, class Values, class Q, class Out>
-status run_attend(Executor& executor, attention_params const& params, query_batch const& batch,
-                  head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-                  log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
-  batch_source const source{cache.extent(), batch.staged(executor)};
-  attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  shape const& s = cache.extent();
-  std::uint32_t const least =
-      max_of(1u, ceil_div(min_of(split.min_entries, s.capacity), partial_rows::block));
-  partial_rows const parts{split.memory.data(), split.parts,           least,
-                           source.items(),      s.queries_per_kv_head, source.batch.max_queries(),
-                           s.value_dim};
-  return launch_all(executor, "attention::attend", [&] {
-    part_source const all{source, split.parts};
-    executor.run(attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept}, s, all.items(), all);
-    if (split.parts > 1) {
-      executor.run(join_parts_phase<Q, Out>{rows, s, parts}, s, source.items(), source);
-    }
-  });
+status attend_and_keep(Executor& executor, attention_params const& params, query_batch const& batch,
+                       head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
+                       log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
+  return run_attend(executor, params, batch, cache.extent(), query, out, lse, split,
+                    [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
+                      return attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept};
+                    });
 }
 
 }  // namespace detail
@@ -191,11 +181,9 @@ status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
               attention_params const& params = {}, split_keys split = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = kvmeld::detail::ref_problem("attention::attend", cache.ledger);
-  if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
-  if (problem.empty()) problem = detail::split_problem(split, batch, cache.extent());
+  std::string const problem = detail::attend_refusal(readable, batch, query, cache, out, params, split);
   if (!problem.empty()) return raise(problem);
-  return detail::run_attend(executor, params, batch, query, cache, out, lse, split, {});
+  return detail::attend_and_keep(executor, params, batch, query, cache, out, lse, split, {});
 }
 
 }  // namespace attention

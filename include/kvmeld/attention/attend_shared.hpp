@@ -6,6 +6,7 @@
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/attention/shared_ref.hpp>
+#include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
@@ -42,16 +43,20 @@ struct running_sum {
   }
 };
 
-/// One tile works on one block of queries. It reads K and V once per slot, and expands tokens to logits in
-/// scratch only. Where keys lie unrotated, it rotates each token's key for the token's own position, in
-/// scratch, block by block.
+/// One tile works on one block of queries and, where keys are split, on one part of the keys. It reads K and
+/// V once per slot, and expands tokens to logits in scratch only. Where keys lie unrotated, it rotates each
+/// token's key for the token's own position, in scratch, block by block.
 template <class Keys, class Values, class Q, class Out> struct attend_shared_phase : attend_rows<Q, Out> {
   using base = attend_rows<Q, Out>;
+  using ref_type = shared_ref<Keys, Values>;
   using base::params;
   using base::query_block;
   using base::token_block;
-  shared_ref<Keys, Values> cache;
+  ref_type cache;
+  partial_rows parts;  ///< with one part, each tile writes its outputs itself
 
+  /// For each part.
+  std::uint32_t tiles(shape const&) const { return base::blocks(); }
   std::size_t scratch_bytes(int) const {
     std::size_t const rows = std::size_t{query_block} * cache.extent().queries_per_kv_head;
     std::size_t const dk = cache.keys.channels();
@@ -62,10 +67,13 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
            scratch_size(rows * token_block * sizeof(running_sum)) +
            scratch_size((token_block + 1) * sizeof(std::uint32_t)) +
            scratch_size(token_block * sizeof(position_t)) + rope_scratch(params.rope, cache.keys.channels()) +
-           softmax_scratch(static_cast<std::uint32_t>(rows), cache.values.channels());
+           softmax_scratch(static_cast<std::uint32_t>(rows), cache.values.channels()) + parts.find_scratch();
   }
 
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& of_part) const {
+    key_part const part = parts.find(team, this->source, cache.ledger, of_part);
+    if (part.count == 0) return;
+    tile const t{part.where, part.item, of_part.index};
     block_of_rows const b = this->rows_of(cache.extent(), t);
     if (b.rows == 0) return;
     std::uint32_t const max_rows = query_block * cache.extent().queries_per_kv_head;
@@ -85,9 +93,9 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
         params.rope.active() ? team.template scratch<float>(std::size_t{token_block} * dk) : k;
     softmax_state const state(team, max_rows, dv);
     this->load_queries(team, b, dk, q);
-    std::uint32_t const end = params.visible(length, b.queries, b.query_of(b.rows - 1));
+    slot_t const end = part.end(params.visible(length, b.queries, b.query_of(b.rows - 1)));
     std::uint32_t const known = cache.ledger.tokens(t.where.sequence);
-    for (std::uint32_t begin = 0; begin < end; begin += token_block) {
+    for (slot_t begin = part.begin(); begin < end; begin += token_block) {
       std::uint32_t const slots = min_of(token_block, end - begin);
       cache.keys.load_tile(team, t.where, begin, slots, 0, dk, k, dk);
       cache.values.load_tile(team, t.where, begin, slots, 0, dv, v, dv);
@@ -132,7 +140,9 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
       team.sync();
       kvmeld::detail::attend_logits(team, b.rows, v, slots, dv, logits, any, state);
     }
-    this->finish(team, b, dv, state);
+    if (team.lane() == 0) parts.note(part, t.index);
+    if (part.count == 1) return this->finish(team, b, dv, state);
+    parts.write(team, part, b, dv, state);
   }
 
 private:
@@ -196,17 +206,14 @@ private:
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
-              attention_params const& params = {}) {
+              attention_params const& params = {}, split_keys split = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
-  std::string problem = kvmeld::detail::ref_problem("attention::attend", cache.ledger);
-  if (problem.empty()) problem = detail::attend_problem(params, batch, cache.extent(), query, out, readable);
+  std::string const problem = detail::attend_refusal(readable, batch, query, cache, out, params, split);
   if (!problem.empty()) return raise(problem);
-  batch_source const source{cache.extent(), batch.staged(executor)};
-  attend_rows<Q, Out> const rows{params, source, query, out, lse};
-  return launch_all(executor, "attention::attend", [&] {
-    executor.run(attend_shared_phase<Keys, Values, Q, Out>{rows, cache}, cache.extent(), source.items(),
-                 source);
-  });
+  return detail::run_attend(executor, params, batch, cache.extent(), query, out, lse, split,
+                            [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
+                              return attend_shared_phase<Keys, Values, Q, Out>{rows, cache, parts};
+                            });
 }
 
 }  // namespace attention

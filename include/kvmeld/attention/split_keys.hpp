@@ -4,6 +4,7 @@
 
 #include <kvmeld/attention/attend_rows.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
+#include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -11,7 +12,9 @@
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
 
 #include <cmath>
@@ -264,6 +267,37 @@ inline std::string split_problem(split_keys const& split, query_batch const& bat
   if (split.memory.size() >= wanted) return {};
   return refusal("attention::attend", "number of floats of split.memory", split.memory.size(), "at least ",
                  wanted, ", for ", split.parts, " parts");
+}
+
+/// Launches phase_of(rows, parts), which attends, and joins parts where keys are split. Checks nothing.
+template <class Executor, class Q, class Out, class PhaseOf>
+status run_attend(Executor& executor, attention_params const& params, query_batch const& batch,
+                  shape const& s, head_rows<Q> query, head_rows<Out> out, log_sums<float> lse,
+                  split_keys const& split, PhaseOf const& phase_of) {
+  batch_source const source{s, batch.staged(executor)};
+  attend_rows<Q, Out> const rows{params, source, query, out, lse};
+  std::uint32_t const least =
+      max_of(1u, ceil_div(min_of(split.min_entries, s.capacity), partial_rows::block));
+  partial_rows const parts{split.memory.data(), split.parts,           least,
+                           source.items(),      s.queries_per_kv_head, source.batch.max_queries(),
+                           s.value_dim};
+  return launch_all(executor, "attention::attend", [&] {
+    part_source const all{source, split.parts};
+    executor.run(phase_of(rows, parts), s, all.items(), all);
+    if (split.parts > 1) {
+      executor.run(join_parts_phase<Q, Out>{rows, s, parts}, s, source.items(), source);
+    }
+  });
+}
+
+/// Why attend refuses a call; empty if it does not. `readable`: the host can read the parameters' arrays.
+template <class Ref, class Q, class Out>
+std::string attend_refusal(bool readable, query_batch const& batch, head_rows<Q> query, Ref const& cache,
+                           head_rows<Out> out, attention_params const& params, split_keys const& split) {
+  std::string problem = kvmeld::detail::ref_problem("attention::attend", cache.ledger);
+  if (problem.empty()) problem = attend_problem(params, batch, cache.extent(), query, out, readable);
+  if (problem.empty()) problem = split_problem(split, batch, cache.extent());
+  return problem;
 }
 
 }  // namespace detail

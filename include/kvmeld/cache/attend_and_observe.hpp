@@ -86,7 +86,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
       }
     }
     status attended =
-        detail::run_attend(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
+        detail::attend_and_keep(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
     if (!attended.ok() || !observes) return attended;
     if (need.queries) return cache.observe(batch, query, lse, params, probes);
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,

@@ -82,6 +82,21 @@ template <class Team> KVMELD_HD std::uint32_t warp_of(Team const& team) { return
 /// Warps of the team.
 template <class Team> KVMELD_HD std::uint32_t warps_of(Team const& team) { return team.lanes() / warp_size; }
 
+/// The first i below n for which before(i) is false; n if there is none. No i behind it may be before it.
+/// Takes log(n) / 5 steps, because a warp asks 32 times at once. Collective in a warp.
+template <class Team, class Before>
+KVMELD_HD std::uint32_t first_not(Team const& team, std::uint32_t n, Before before) {
+  std::uint32_t const lane = team.lane() % warp_size;
+  std::uint32_t low = 0, high = n;
+  while (low < high) {
+    std::uint32_t const step = ceil_div(high - low, warp_size), i = low + lane * step;
+    std::uint32_t const count = count_bits(team.ballot(i < high && before(i)));
+    high = min_of(high, low + count * step);
+    if (count != 0) low += (count - 1) * step + 1;
+  }
+  return low;
+}
+
 /// Combines x by `op` over the four lanes that hold a row of a result; all four get the result. Pairs are
 /// combined first, so the order is fixed for commutative operations. Collective in a warp.
 template <class Team, class Op> KVMELD_HD float over_row(Team const& team, float x, Op op) {

@@ -4,9 +4,11 @@
 
 #include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
+#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/backend/warps/row_store.hpp>
+#include <kvmeld/backend/warps/slot_terms.hpp>
 #include <kvmeld/backend/warps/tile_rows.hpp>
 #include <kvmeld/backend/warps/warp_softmax.hpp>
 #include <kvmeld/core/config.hpp>
@@ -20,40 +22,49 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// attend_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit queries;
-/// groups of up to 16 query heads, up to 256 channels, and no rotation; a window only if no slots are empty.
-/// Tiles that no query sees through the window are not read. Takes any number of
+template <class Phase> using keys_of = std::decay_t<decltype(std::declval<Phase const&>().cache.keys)>;
+template <class Phase> using values_of = std::decay_t<decltype(std::declval<Phase const&>().cache.values)>;
+template <class Phase>
+using query_of = std::remove_cv_t<std::remove_pointer_t<decltype(std::declval<Phase const&>().query.data)>>;
+
+/// attend_phase and attend_shared_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit
+/// floats and 16-bit queries; groups of up to 16 query heads, up to 256 channels, and no rotation; a window
+/// only if no slots are empty and entries are not shared. Tiles that no query sees through the window are not
+/// read. Takes any number of
 /// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Values of more than 128
 /// channels take two tiles, both of which read all keys. Every warp takes tiles of 16 tokens in turn and
 /// keeps a softmax of its own. These are joined in the order of the warps. Products are exact and weights
 /// keep 16 bits or more: outputs differ from those of the generic form by some 2^-14 of the largest value. (A
 /// bfloat16 query of 8-bit keys becomes binary16, times a power of two. Channels below 2^-28 of its largest
 /// are rounded.) Infinite values give NaN. Bits depend on the number of warps, and on where parts end.
-template <class Keys, class Values, class Q, class Out, std::uint32_t KeyTiles> struct attend_few {
-  using untuned_phase = attention::attend_phase<Keys, Values, Q, Out>;
-  using key_rows = multiplied_rows<Keys>;
-  using value_rows = multiplied_rows<Values>;
+template <class Phase, std::uint32_t KeyTiles> struct attend_few {
+  using untuned_phase = Phase;
+  using terms = slot_terms<typename Phase::ref_type>;
+  using key_rows = multiplied_rows<keys_of<Phase>>;
+  using value_rows = multiplied_rows<values_of<Phase>>;
   using key_type = typename key_rows::element;
   using value_type = typename value_rows::element;
   using key_tile = tile_rows<typename key_rows::layout>;
   using value_tile = tile_rows<typename value_rows::layout>;
   using softmax = warp_softmax<value_type>;
-  using query_type = std::remove_const_t<Q>;
+  using query_type = query_of<Phase>;
   static constexpr matrix_format key_format = matrix_format_of<key_type>;
   static constexpr bool converts_queries = matrix_format_of<query_type> != key_format;
   static constexpr bool near_scratch = true;
   /// Blocks of a multiprocessor: 16 warps with two tiles each wait for memory. Long keys that are converted
   /// need more registers than two blocks leave.
-  static constexpr int min_blocks = KeyTiles == 1 || sizeof(typename Keys::element_type) == 2 ? 2 : 1;
+  static constexpr int min_blocks = KeyTiles == 1 || sizeof(typename key_tile::T) == 2 ? 2 : 1;
   untuned_phase untuned;
 
   KVMELD_HD static bool takes(untuned_phase const& p) {
-    return (p.params.window == 0 || !p.cache.ledger.padded) && !p.params.rope.active() &&
+    bool const takes_windows = !terms::shares && !p.cache.ledger.padded;
+    return (p.params.window == 0 || takes_windows) && !p.params.rope.active() &&
            p.cache.extent().queries_per_kv_head <= query_rows &&
            p.cache.keys.channels() <= KeyTiles * tile_channels &&
            p.cache.values.channels() <= 2 * tile_channels;
@@ -134,7 +145,7 @@ private:
   /// Scratch of a warp: the keys, values and log degrees of 16 tokens, and in the end the warp's softmax.
   static constexpr std::uint32_t key_bytes = KeyTiles * key_tile::bytes;
   static constexpr std::uint32_t warp_bytes =
-      max_of(key_bytes + value_tile::bytes + tile_tokens * std::uint32_t{sizeof(float)},
+      max_of(key_bytes + value_tile::bytes + terms::bytes,
              query_rows*(tile_channels + 2) * std::uint32_t{sizeof(float)});
 
   KVMELD_HD block_of_rows rows_of(attention::key_part const& part, std::uint32_t index) const {
@@ -171,7 +182,7 @@ private:
       }
       rows->scale[r] =
           key_rows::scale(untuned.cache.keys) * untuned.params.scale_for(untuned.cache.keys.channels());
-      rows->kept[r] = r < b.rows && first_value == 0 ? untuned.kept.row(b, r) : nullptr;
+      rows->kept[r] = r < b.rows && first_value == 0 ? kept_row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
     });
     find_windows(team, b, part.where, length, rows);
@@ -179,6 +190,22 @@ private:
     load_queries(team, b, *rows, queries);
     team.sync();
     return true;
+  }
+
+  /// Where the logits of a row go; null: nowhere.
+  KVMELD_HD float* kept_row([[maybe_unused]] block_of_rows const& b, [[maybe_unused]] std::uint32_t r) const {
+    if constexpr (terms::shares) {
+      return nullptr;
+    } else {
+      return untuned.kept.row(b, r);
+    }
+  }
+  KVMELD_HD bool keeps() const {
+    if constexpr (terms::shares) {
+      return false;
+    } else {
+      return untuned.kept.wanted();
+    }
   }
 
   /// Finds where the window of each row begins; a warp takes a row at a time.
@@ -189,7 +216,9 @@ private:
     bool const first_lane = team.lane() % warp_size == 0;
     std::uint32_t const known = untuned.cache.ledger.tokens(where.sequence);
     auto const first_slot = [&](std::int64_t position) {
-      return params.window == 0 ? 0 : first_at(team, where, length, position);
+      if (params.window == 0) return 0u;
+      return first_not(team, length,  // positions ascend
+                       [&](slot_t s) { return untuned.cache.position(where, s) < position; });
     };
     for (std::uint32_t r = warp_of(team); r < query_rows; r += warps_of(team)) {
       std::int64_t const query = params.position_of(known, b.queries, b.query_of(min_of(r, b.rows - 1)));
@@ -200,23 +229,6 @@ private:
       slot_t const end = first_slot(params.window_sinks);
       if (first_lane) rows->sinks = end;
     }
-  }
-  /// The first of `length` slots whose entry is stored at `position` or later. Positions ascend. Collective
-  /// in a warp.
-  template <class Team>
-  KVMELD_HD slot_t first_at(Team const& team, track where, std::uint32_t length,
-                            std::int64_t position) const {
-    std::uint32_t const lane = team.lane() % warp_size;
-    slot_t low = 0, high = length;
-    while (low < high) {  // 32 slots at a time
-      std::uint32_t const step = ceil_div(high - low, warp_size);
-      slot_t const slot = low + lane * step;
-      bool const before = slot < high && untuned.cache.position(where, slot) < position;
-      std::uint32_t const count = count_bits(team.ballot(before));
-      high = min_of(high, low + count * step);
-      if (count != 0) low += (count - 1) * step + 1;
-    }
-    return low;
   }
 
   /// A piece of a query row as it is given; zeros where there is no row.
@@ -303,13 +315,12 @@ private:
                         rows.first_value);
     };
     auto const dv = [&] { return cache.values.channels() - rows.first_value; };
-    float* const bias = reinterpret_cast<float*>(memory + key_bytes + value_tile::bytes);
+    terms of_slots(memory + key_bytes + value_tile::bytes);
     std::uint32_t const step = tile_tokens * warps_of(team);
-    float degree = 0.0f;  // of token lane % 16
     auto const fetch_keys = [&](slot_t from) {
       if (from < rows.end) {
         for (std::uint32_t h = 0; h < KeyTiles; ++h) keys(h).copy(team, from, rows.end - 1);
-        degree = cache.degree(rows.part.where, min_of(from + place.lane % tile_tokens, rows.end - 1));
+        of_slots.fetch(team, cache, rows.part.where, from, rows.end - 1);
       }
       team.commit_copies();
     };
@@ -322,16 +333,17 @@ private:
     fetch_values(first);
     while (first < rows.end) {
       slot_t const next = rows.next_seen(first + step, step);
-      if (place.lane < tile_tokens) bias[place.lane] = cache.ledger.log_degree(degree);
+      of_slots.settle(team, cache, rows.part.where, first, rows.end - 1);
       team.template finish_copies<1>();
       team.sync_warp();
       float logit[2][4] = {};
       for (std::uint32_t h = 0; h < KeyTiles; ++h)
         multiply(team, place, queries + h * tile_steps * warp_size, keys(h), h * tile_channels, logit);
-      finish_logits(place, {rows.scale[place.group], rows.scale[place.group + 8]}, bias, logit);
+      of_slots.finish(place, cache, rows.part.where, untuned.params,
+                      {rows.scale[place.group], rows.scale[place.group + 8]}, logit);
       team.sync_warp();
       fetch_keys(next);
-      if (untuned.kept.wanted()) keep(place, rows, logit, first);
+      if (keeps()) keep(place, rows, logit, first);
       mine.soften(team, logit, {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       split_weights<value_type> const w(logit);
       team.template finish_copies<1>();
@@ -345,15 +357,6 @@ private:
       fetch_values(next);
       first = next;
     }
-  }
-
-  /// Turns products into logits.
-  KVMELD_HD void finish_logits(warp_place place, float const (&scale)[2], float const* bias,
-                               float (&logit)[2][4]) const {
-    unrolled<8>([&](auto number) {
-      constexpr std::uint32_t n = decltype(number)::value / 4, i = decltype(number)::value % 4;
-      logit[n][i] = untuned.params.logit(scale[i / 2] * logit[n][i], bias[token_of(place, n, i % 2)]);
-    });
   }
 
   /// Writes the logits of the tile at `first` that are to be kept.
@@ -447,30 +450,25 @@ private:
   }
 };
 
-/// Whether queries of type Q can be multiplied with keys.
-template <class Keys, class Q, class = void> inline constexpr bool suits_keys = false;
-template <class Keys, class Q>
-inline constexpr bool suits_keys<Keys, Q, std::enable_if_t<multiplied_rows<Keys>::there>> =
+/// Whether attend_few multiplies such rows and queries. Queries have the keys' format, or keys are of 8 bits.
+template <class Keys, class Values, class Q,
+          bool = multiplied_rows<Keys>::there&& multiplied_rows<Values>::there>
+inline constexpr bool multiplies = false;
+template <class Keys, class Values, class Q>
+inline constexpr bool multiplies<Keys, Values, Q, true> =
     matrix_format_of<Q> == matrix_format_of<typename multiplied_rows<Keys>::element> ||
     (is_fp8<typename Keys::element_type> && matrix_format_of<Q> != matrix_format::none);
 
-}  // namespace tuned_form
-
 /// Keys of up to 128 channels have one tile, of up to 256 channels two.
-template <class Keys, class Values, class Q, class Out>
-struct tuned<
-    warps, attention::attend_phase<Keys, Values, Q, Out>,
-    std::enable_if_t<tuned_form::multiplied_rows<Keys>::there && tuned_form::multiplied_rows<Values>::there &&
-                     tuned_form::suits_keys<Keys, std::remove_const_t<Q>>>> {
-  using phase = attention::attend_phase<Keys, Values, Q, Out>;
-  using narrow = detail::tuned_by_form<phase, tuned_form::attend_few<Keys, Values, Q, Out, 1>>;
-  using wide = detail::tuned_by_form<phase, tuned_form::attend_few<Keys, Values, Q, Out, 2>>;
+template <class Phase> struct attends_few {
+  using narrow = detail::tuned_by_form<Phase, attend_few<Phase, 1>>;
+  using wide = detail::tuned_by_form<Phase, attend_few<Phase, 2>>;
   static constexpr bool value = true;
-  template <class Executor> static bool accepts(phase const& p, Executor const& executor) {
+  template <class Executor> static bool accepts(Phase const& p, Executor const& executor) {
     return narrow::takes(p) ? narrow::accepts(p, executor) : wide::accepts(p, executor);
   }
   template <class Executor, class Source>
-  static void enqueue(Executor& executor, phase const& p, shape const& extent, std::uint32_t items,
+  static void enqueue(Executor& executor, Phase const& p, shape const& extent, std::uint32_t items,
                       Source const& source) {
     if (narrow::takes(p))
       narrow::enqueue(executor, p, extent, items, source);
@@ -478,6 +476,17 @@ struct tuned<
       wide::enqueue(executor, p, extent, items, source);
   }
 };
+
+}  // namespace tuned_form
+
+template <class Keys, class Values, class Q, class Out>
+struct tuned<warps, attention::attend_phase<Keys, Values, Q, Out>,
+             std::enable_if_t<tuned_form::multiplies<Keys, Values, std::remove_const_t<Q>>>>
+    : tuned_form::attends_few<attention::attend_phase<Keys, Values, Q, Out>> {};
+template <class Keys, class Values, class Q, class Out>
+struct tuned<warps, attention::attend_shared_phase<Keys, Values, Q, Out>,
+             std::enable_if_t<tuned_form::multiplies<Keys, Values, std::remove_const_t<Q>>>>
+    : tuned_form::attends_few<attention::attend_shared_phase<Keys, Values, Q, Out>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld
