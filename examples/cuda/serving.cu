@@ -1,7 +1,7 @@
 // A serving loop. The engine captures its decode step as one graph of its own: its kernels, and kvmeld's
 // attention between them. Each step verifies drafts. The engine's kernels append and commit entries, and the
-// host does not learn how many were accepted. Sequences end and others begin, full ones are compressed, and
-// the host never waits for the device.
+// host does not learn how many were accepted. Which sequences run, the kernels read from device memory.
+// Sequences end and others begin, full ones are compressed, and the host never waits for the device.
 //   example_cuda_serving [steps] [sequences]
 #include "support.cuh"
 
@@ -14,14 +14,16 @@ constexpr std::uint32_t drafted = 3;  // tokens of a step: the sampled one and t
 
 // The engine's first kernel of a step also appends the step's entries, a block per sequence. kvmeld launches
 // nothing for that.
-__global__ void begin_step(kvmeld::ledger_ref const ledger) {
-  kvmeld::append_in_kernel(ledger, blockIdx.x, drafted, threadIdx.x, blockDim.x, [] { __syncthreads(); });
+__global__ void begin_step(std::uint32_t const* listed, kvmeld::ledger_ref const ledger) {
+  kvmeld::append_in_kernel(ledger, listed[blockIdx.x], drafted, threadIdx.x, blockDim.x,
+                           [] { __syncthreads(); });
 }
 
 // Writes K and V of the new tokens to the last entries of every track.
-__global__ void write_rows(element* keys, element* values, kvmeld::ledger_ref const ledger) {
+__global__ void write_rows(std::uint32_t const* listed, element* keys, element* values,
+                           kvmeld::ledger_ref const ledger) {
   kvmeld::shape const& s = ledger.extent;
-  kvmeld::track const t = kvmeld::make_track(s, blockIdx.x, blockIdx.y, blockIdx.z);
+  kvmeld::track const t = kvmeld::make_track(s, blockIdx.x, listed[blockIdx.y], blockIdx.z);
   std::uint32_t const length = ledger.length[t.index];
   for (std::uint32_t i = 1; i <= drafted; ++i) {
     std::size_t const token = (std::size_t{t.layer} * s.sequences + t.sequence) * s.capacity + length - i;
@@ -35,8 +37,8 @@ __global__ void write_rows(element* keys, element* values, kvmeld::ledger_ref co
 }
 
 // Stands for the engine's sampler, a block per sequence: finds how many tokens it accepts, and commits them.
-__global__ void accept(std::uint32_t* total, kvmeld::ledger_ref const ledger) {
-  std::uint32_t const q = blockIdx.x, accepted = 1 + (ledger.seen[q] * 7 + q) % drafted;
+__global__ void accept(std::uint32_t const* listed, std::uint32_t* total, kvmeld::ledger_ref const ledger) {
+  std::uint32_t const q = listed[blockIdx.x], accepted = 1 + (ledger.seen[q] * 7 + q) % drafted;
   if (threadIdx.x == 0) atomicAdd(total, accepted);
   kvmeld::commit_in_kernel(ledger, q, accepted, threadIdx.x, blockDim.x, [] { __syncthreads(); });
 }
@@ -52,9 +54,11 @@ int main(int count, char** arguments) {
   std::size_t const floats = std::size_t{sequences} * drafted * extent.query_heads() * extent.key_dim;
   float *query = nullptr, *out = nullptr;
   std::uint32_t* accepted = nullptr;  // tokens of all sequences
+  std::uint32_t* listed = nullptr;    // the sequences of a step
   if (cudaMalloc(&query, floats * sizeof(float)) != cudaSuccess ||
       cudaMalloc(&out, floats * sizeof(float)) != cudaSuccess ||
       cudaMalloc(&accepted, sizeof(std::uint32_t)) != cudaSuccess ||
+      cudaMalloc(&listed, sequences * sizeof(std::uint32_t)) != cudaSuccess ||
       cudaMemsetAsync(query, 0, floats * sizeof(float), stream) != cudaSuccess ||
       cudaMemsetAsync(accepted, 0, sizeof(std::uint32_t), stream) != cudaSuccess)
     return 1;
@@ -70,35 +74,31 @@ int main(int count, char** arguments) {
       running.push_back(s);
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
-    auto const step = [&](bool launch_kernels) {
-      cache.append(running, all, kvmeld::in_kernel);
-      if (launch_kernels) {
-        begin_step<<<sequences, 32, 0, stream>>>(cache.ledger());
-        write_rows<<<dim3(extent.layers, sequences, extent.kv_heads), 64, 0, stream>>>(
-            engine.key_rows(), engine.value_rows(), cache.ledger());
-      }
-      for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
-        kvmeld::attention::attend(cache.executor(), {layer, running, all}, q, cache.ref(), o);
-      cache.commit(running, kvmeld::in_kernel);
-      if (launch_kernels) accept<<<sequences, 32, 0, stream>>>(accepted, cache.ledger());
-    };
-
-    kvmeld::call_graph<kvmeld::cuda_executor<>> decode(cache.executor()), shrink(cache.executor());
+    cudaMemcpy(listed, running.data(), sequences * sizeof(std::uint32_t), cudaMemcpyHostToDevice);
+    // The engine's graph. Lists of sequences lie on the device, so nothing in it changes on the host.
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
+    kvmeld::device_list const slots{listed};
     cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    decode.record_into([&] { step(true); });
+    begin_step<<<sequences, 32, 0, stream>>>(listed, cache.ledger());
+    write_rows<<<dim3(extent.layers, sequences, extent.kv_heads), 64, 0, stream>>>(
+        listed, engine.key_rows(), engine.value_rows(), cache.ledger());
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+      kvmeld::attention::attend(cache.executor(), {layer, slots, sequences, drafted}, q, cache.ref(), o);
+    accept<<<sequences, 32, 0, stream>>>(listed, accepted, cache.ledger());
     cudaStreamEndCapture(stream, &graph);
     if (cudaGraphInstantiate(&ready, graph, 0) != cudaSuccess) return 1;
 
+    kvmeld::call_graph<kvmeld::cuda_executor<>> shrink(cache.executor());
     kvmeld::trigger const full{128, 32};
     auto const compress = [&] { cache.compress(due, kvmeld::budget::entries(full.limit)); };
     due = running;  // recorded with the most sequences that will come; none of them is over its budget
     shrink.record(compress);
     std::size_t compressed = 0, replaced = 0;
     for (int number = 1; number <= steps; ++number) {
-      decode.update([&] { step(false); });
+      cache.append(running, all, kvmeld::in_kernel);
       cudaGraphLaunch(ready, stream);
+      cache.commit(running, kvmeld::in_kernel);
       due.clear();
       for (std::uint32_t s : running) {
         if (cache.due(s, full)) due.push_back(s);
@@ -132,6 +132,7 @@ int main(int count, char** arguments) {
   cudaFree(query);
   cudaFree(out);
   cudaFree(accepted);
+  cudaFree(listed);
   cudaStreamDestroy(stream);
   return status;
 }

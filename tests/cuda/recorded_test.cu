@@ -49,23 +49,24 @@ public:
               kvmeld::cache_options{extent}) {}
 
   void step(kvmeld::index_list slots, kvmeld::index_list counts, kvmeld::index_list accepted) {
-    std::uint32_t const heads = extent.query_heads();
     cache.append(slots, counts);
     cache.commit(slots, accepted);
-    for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
-      kvmeld::query_batch const batch{layer, slots, accepted};
-      std::size_t const rows = std::size_t{3} * max_queries * heads;
-      auto const q = kvmeld::rows_by_token<element const>(queries.data(), max_queries, heads, extent.key_dim);
-      auto const o = kvmeld::rows_by_token(out.data() + layer * rows * extent.value_dim, max_queries, heads,
-                                           extent.value_dim);
-      auto const sums = kvmeld::rows_by_head(lse.data() + layer * rows, max_queries, heads, 1);
-      if (layer == 0) {
-        kvmeld::attention::attend(cache.executor(), batch, q, cache.ref(), o, sums);
-        cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), max_queries, heads, 1), {},
-                      {0, 1, weights.data(), max_queries});
-      } else {
-        kvmeld::attention::attend_and_observe(cache, batch, q, o, {kept.data(), kept_floats}, sums);
-      }
+    for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+      attend_and_observe({layer, slots, accepted});
+  }
+  void attend_and_observe(kvmeld::query_batch const& batch) {
+    std::uint32_t const heads = extent.query_heads();
+    std::size_t const rows = std::size_t{3} * max_queries * heads;
+    auto const q = kvmeld::rows_by_token<element const>(queries.data(), max_queries, heads, extent.key_dim);
+    auto const o = kvmeld::rows_by_token(out.data() + batch.layer() * rows * extent.value_dim, max_queries,
+                                         heads, extent.value_dim);
+    auto const sums = kvmeld::rows_by_head(lse.data() + batch.layer() * rows, max_queries, heads, 1);
+    if (batch.layer() == 0) {
+      kvmeld::attention::attend(cache.executor(), batch, q, cache.ref(), o, sums);
+      cache.observe(batch, q, kvmeld::rows_by_head<float const>(lse.data(), max_queries, heads, 1), {},
+                    {0, 1, weights.data(), max_queries});
+    } else {
+      kvmeld::attention::attend_and_observe(cache, batch, q, o, {kept.data(), kept_floats}, sums);
     }
   }
   /// Both tensors to other memory, and the layouts with them.
@@ -251,7 +252,7 @@ TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a gra
     told.cache.commit(slots, accepted);
     record_or_replay(graph, i == 0, [&] {
       counted.cache.append(slots, counts);
-      counted.cache.commit(slots, kvmeld::device_counts{accepted_there.data()});
+      counted.cache.commit(slots, kvmeld::device_list{accepted_there.data()});
     });
     auto const ledger = in_kernels.cache.ledger();
     in_kernels.cache.append(slots, counts, kvmeld::in_kernel);
@@ -274,6 +275,55 @@ TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a gra
     CHECK(e->cache.length_bound(0) == told.cache.length_bound(0));
     CHECK(e->cache.executor().error() == cudaSuccess);
   }
+}
+
+TEST_CASE("a graph of the engine reads on the device which sequences attend and are observed") {
+  own_stream stream;
+  device_test::made_for const now(extent);
+  device_test::noise n(7);
+  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
+  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
+  engine told(stream.is, k, v), captured(stream.is, k, v);
+  for (engine* e : {&told, &captured}) {
+    for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 70 + 10 * slot);
+  }
+  array<std::uint32_t> sequences(3), queries(3);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t ready = nullptr;
+  REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
+    captured.attend_and_observe({layer, kvmeld::device_list{sequences.data()},
+                                 kvmeld::device_list{queries.data()}, 3, engine::max_queries});
+  }
+  REQUIRE(cudaStreamEndCapture(stream.is, &graph) == cudaSuccess);
+  REQUIRE(cudaGraphInstantiate(&ready, graph, 0) == cudaSuccess);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    std::vector<std::uint32_t> slots, counts;
+    for (std::uint32_t slot : {2u, 0u, 1u}) {
+      if (i % 4 == slot) continue;
+      slots.push_back(slot);
+      counts.push_back(1 + (n.next() >> 8) % 3);
+    }
+    auto const q = random_queries(n);
+    for (engine* e : {&told, &captured}) e->queries.put(q);
+    told.step(slots, counts, counts);
+    captured.cache.append(slots, counts);
+    captured.cache.commit(slots, counts);
+    slots.resize(3, i % 2 == 0 ? kvmeld::idle_sequence : extent.sequences);
+    counts.resize(3, 1);
+    sequences.put(slots);
+    queries.put(counts);
+    REQUIRE(cudaGraphLaunch(ready, stream.is) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
+    CHECK(same_bits(told.out.get(), captured.out.get()));
+    for (std::uint32_t slot : {0u, 1u, 2u}) CHECK(told.cache.save(slot) == captured.cache.save(slot));
+  }
+  for (engine* e : {&told, &captured}) {
+    e->cache.compress({0, 1, 2}, kvmeld::budget::entries(40));  // what was observed suffices
+    CHECK(e->cache.executor().error() == cudaSuccess);
+  }
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
 }
 
 TEST_CASE("a step that attends, observes and merges what has grown is one graph") {

@@ -47,7 +47,7 @@ public:
   std::uint32_t length_bound(std::uint32_t sequence) const {
     return within("length_bound", sequence) ? facts_.longest(sequence) : 0;
   }
-  /// Tokens seen and pending of a sequence: the position of the next token. After commit with device_counts
+  /// Tokens seen and pending of a sequence: the position of the next token. After commit with a device_list
   /// an upper bound, until sync_lengths or a report.
   std::uint32_t tokens(std::uint32_t sequence) const {
     return within("tokens", sequence) ? facts_.seen[sequence] + facts_.pending[sequence] : 0;

@@ -191,12 +191,12 @@ public:
   /// are immediate). Until sync_lengths or a report, the host takes all pending entries for accepted: lengths
   /// and `tokens` are upper bounds. Calls that need the tokens themselves wait for them (shift, renumber, and
   /// truncate, which is refused instead while recording).
-  status commit(index_list sequences, device_counts accepted);
+  status commit(index_list sequences, device_list accepted);
   /// As append(sequences, counts), without a launch: a kernel of the engine calls append_in_kernel for each
   /// of these sequences. The cache checks the call and notes what the host has to know. If launches are
   /// immediate, the engine calls append_in_kernel afterwards.
   status append(index_list sequences, index_list counts, in_kernel_t);
-  /// As commit(sequences, device_counts), without a launch: a kernel of the engine calls commit_in_kernel for
+  /// As commit(sequences, device_list), without a launch: a kernel of the engine calls commit_in_kernel for
   /// each of these sequences.
   status commit(index_list sequences, in_kernel_t);
   /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.

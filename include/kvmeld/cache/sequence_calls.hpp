@@ -53,7 +53,7 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
 }
 
 template <class E, class P, class K, class V>
-status merged_cache<E, P, K, V>::commit(index_list sequences, device_counts accepted) {
+status merged_cache<E, P, K, V>::commit(index_list sequences, device_list accepted) {
   auto const problem = [&] {
     std::string text = check_calls::is_open("commit", facts_, sequences);
     if (!text.empty() || accepted.data != nullptr) return text;
@@ -99,7 +99,7 @@ status merged_cache<E, P, K, V>::truncate(std::uint32_t sequence, std::uint32_t 
   know_tokens(sequence);
   if (tokens_known(sequence)) return operate(sequences::truncate{}, {sequence}, {tokens});
   return raise(refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
-                       "known, because device_counts were committed (call sync_lengths before recording)"));
+                       "known, because a device_list was committed (call sync_lengths before recording)"));
 }
 
 template <class E, class P, class K, class V>

@@ -77,7 +77,7 @@ public:
   virtual status append(index_list sequences, index_list counts) = 0;
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
   virtual status commit(index_list sequences, index_list accepted) = 0;
-  virtual status commit(index_list sequences, device_counts accepted) = 0;
+  virtual status commit(index_list sequences, device_list accepted) = 0;
   virtual status append(index_list sequences, index_list counts, in_kernel_t) = 0;
   virtual status commit(index_list sequences, in_kernel_t) = 0;
 
@@ -218,7 +218,7 @@ public:
   status commit(index_list sequences, index_list accepted) override {
     return cache_.commit(sequences, accepted);
   }
-  status commit(index_list sequences, device_counts accepted) override {
+  status commit(index_list sequences, device_list accepted) override {
     return cache_.commit(sequences, accepted);
   }
   status append(index_list sequences, index_list counts, in_kernel_t by) override {

@@ -58,6 +58,23 @@ public:
       : layer_(layer), sequences_(sequences), counts_(queries), listed_(true) {
     for (std::uint32_t n : queries) max_ = max_of(max_, n);
   }
+  /// `queries.data[i]` queries of sequence `sequences.data[i]`, for i below `size`. The host reads neither
+  /// list and checks none of the numbers. A number that is no sequence of the cache, such as idle_sequence,
+  /// stands for none. A count above `most` is taken for `most`. A call with such lists stages nothing, so an
+  /// engine can capture it in a graph of its own without a call_graph. The graph's replays read the numbers
+  /// that are there then.
+  query_batch(std::uint32_t layer, device_list sequences, device_list queries, std::uint32_t size,
+              std::uint32_t most)
+      : layer_(layer),
+        max_(most),
+        sequences_(sequences.data, size),
+        counts_(queries.data, size),
+        listed_(true),
+        on_device_(true) {}
+  /// Likewise, with `queries` queries of every sequence.
+  query_batch(std::uint32_t layer, device_list sequences, std::uint32_t size, std::uint32_t queries)
+      : query_batch(layer, sequences, device_list{static_cast<std::uint32_t const*>(nullptr)}, size,
+                    queries) {}
 
   /// The layer, counted in its group of layers.
   KVMELD_HD std::uint32_t layer() const { return layer_; }
@@ -66,9 +83,17 @@ public:
   /// The i-th listed sequence.
   KVMELD_HD std::uint32_t sequence(std::uint32_t i) const { return listed_ ? sequences_[i] : sequence_; }
   /// Number of queries of the i-th listed sequence.
-  KVMELD_HD std::uint32_t queries(std::uint32_t i) const { return listed_ ? counts_[i] : count_; }
+  KVMELD_HD std::uint32_t queries(std::uint32_t i) const {
+    if (!listed_) return count_;
+    return counts_.data() == nullptr ? max_ : min_of(counts_[i], max_);
+  }
   /// The largest number of queries of any listed sequence.
   KVMELD_HD std::uint32_t max_queries() const { return max_; }
+  /// Whether the lists lie where phases can read them. The host then may not ask for `sequence` and
+  /// `queries`.
+  bool on_device() const { return on_device_; }
+  /// Whether the array of sequences is missing.
+  bool lacks_sequences() const { return listed_ && !sequences_.empty() && sequences_.data() == nullptr; }
   /// How many query counts the caller gave. It has to equal size().
   std::size_t counts() const { return listed_ ? counts_.size() : 1; }
 
@@ -77,7 +102,7 @@ public:
   template <class Executor> query_batch staged(Executor& executor) const {
     query_batch b = *this;
     b.max_ = executor.limit("queries of a sequence", max_, max_);
-    if (!listed_ && !executor.records()) return b;
+    if (on_device_ || (!listed_ && !executor.records())) return b;
     b.sequences_ = executor.stage(listed_ ? sequences_ : index_list{&sequence_, 1});
     b.counts_ = executor.stage(listed_ ? counts_ : index_list{&count_, 1});
     b.listed_ = true;
@@ -89,7 +114,7 @@ private:
   std::uint32_t sequence_ = 0, count_ = 0;
   std::uint32_t max_ = 0;
   index_list sequences_, counts_;
-  bool listed_ = false;
+  bool listed_ = false, on_device_ = false;
 };
 
 /// Maps launch items to the tracks of a batch: items run over (sequence of the batch, KV head).
@@ -105,8 +130,8 @@ struct batch_source {
   KVMELD_HD track where(std::uint32_t item) const {
     return make_track(extent, batch.layer(), batch.sequence(row_of(item)), item % extent.kv_heads);
   }
-  /// Whether the item only fills up a recorded list, and has no work.
-  KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) == idle_sequence; }
+  /// Whether the item only fills up a list, and has no work.
+  KVMELD_HD bool idle(std::uint32_t item) const { return batch.sequence(row_of(item)) >= extent.sequences; }
 };
 
 /// The query rows that one tile works on. Row r is the query first + stride * (r / group) of the query head
@@ -146,6 +171,11 @@ inline std::string batch_problem(char const* call, shape const& s, query_batch c
   }
   if (std::uint64_t const tracks = std::uint64_t{b.size()} * s.kv_heads; tracks > largest::tracks) {
     return refusal(call, "number of sequences * kv_heads", tracks, "at most ", largest::tracks);
+  }
+  if (b.on_device()) {
+    if (b.lacks_sequences()) return refusal(call, "sequences.data", "null", "an array of ", b.size());
+    if (b.max_queries() <= largest::tokens) return {};
+    return refusal(call, "most queries of a sequence", b.max_queries(), "at most ", largest::tokens);
   }
   for (std::uint32_t i = 0; i < b.size(); ++i) {
     if (b.sequence(i) >= s.sequences) {

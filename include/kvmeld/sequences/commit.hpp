@@ -17,14 +17,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Numbers that lie where phases can read them (memory of the device, for a CUDA executor): one for each
-/// listed sequence, in the order of the list. For `commit`.
-struct device_counts {
-  std::uint32_t const* data;  ///< the first of them
-  /// A template, so that the braces of a list, as in commit({0}, {0}), are not taken for a null pointer.
-  template <class Number> explicit device_counts(Number* first) : data(first) {}
-};
-
 namespace sequences {
 
 /// Empties the slots of a track from `kept` on. Cooperative; no barrier at the end.

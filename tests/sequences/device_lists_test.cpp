@@ -11,10 +11,10 @@
 #include <type_traits>
 #include <vector>
 
-namespace device_counts_cases {
+namespace device_lists_cases {
 
 using namespace sequences_test;
-using kvmeld::device_counts;
+using kvmeld::device_list;
 
 namespace {
 
@@ -74,7 +74,7 @@ public:
     far_.executor().upload(accepted_.data(), found.data(), found.size() * sizeof(std::uint32_t));
     auto const calls = [&] {
       far_.append(slots, counts);
-      far_.commit(slots, device_counts{static_cast<std::uint32_t const*>(accepted_.data())});
+      far_.commit(slots, device_list{static_cast<std::uint32_t const*>(accepted_.data())});
     };
     if (!recorded) {
       calls();
@@ -205,13 +205,13 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   near->append({0}, {3});
   using cache_test::refusal_of;
   std::uint32_t const* const nothing = nullptr;
-  CHECK(refusal_of([&] { near->commit({0}, device_counts{nothing}); }) ==
+  CHECK(refusal_of([&] { near->commit({0}, device_list{nothing}); }) ==
         "commit: accepted.data is null; it must be an array with one number for each sequence");
-  CHECK(refusal_of([&] { near->commit({0}, device_counts{counts + 1}); }) ==
+  CHECK(refusal_of([&] { near->commit({0}, device_list{counts + 1}); }) ==
         "commit: accepted[0] is 9; it must be at most 3, the pending entries of sequence 0");
-  CHECK(refusal_of([&] { near->commit({1}, device_counts{counts}); }).find("sequence is 1") !=
+  CHECK(refusal_of([&] { near->commit({1}, device_list{counts}); }).find("sequence is 1") !=
         std::string::npos);
-  near->commit({0}, device_counts{counts});
+  near->commit({0}, device_list{counts});
   CHECK(near->tokens(0) == 22);
   CHECK(refusal_of([&] { near->append({0}, {200}, kvmeld::in_kernel); }).find("counts[0] is 200") !=
         std::string::npos);
@@ -233,8 +233,8 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   far.append({0}, {3});
   auto const place = far.executor().allocate(sizeof(counts));
   far.executor().upload(place.data(), counts, sizeof(counts));
-  device_counts const accepted{static_cast<std::uint32_t const*>(place.data())};
-  CHECK(refusal_of([&] { far.commit({0}, device_counts{nothing}); }) ==
+  device_list const accepted{static_cast<std::uint32_t const*>(place.data())};
+  CHECK(refusal_of([&] { far.commit({0}, device_list{nothing}); }) ==
         "commit: accepted.data is null; it must be an array with one number for each sequence");
   far.commit({0}, accepted);
   CHECK(far.tokens(0) == 23);
@@ -242,7 +242,7 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   std::string text;
   graph.record(far.executor(), [&] { text = refusal_of([&] { far.truncate(0, 21); }); });
   CHECK(text ==
-        "truncate: number of tokens of sequence 0 is unknown; it must be known, because device_counts were "
+        "truncate: number of tokens of sequence 0 is unknown; it must be known, because a device_list was "
         "committed (call sync_lengths before recording)");
   CHECK(far.tokens(0) == 23);
   far.truncate(0, 21);
@@ -251,4 +251,4 @@ TEST_CASE("what counts on a device are refused for, and what needs the tokens wh
   CHECK(far.tokens(0) == 21);
 }
 
-}  // namespace device_counts_cases
+}  // namespace device_lists_cases
