@@ -3,6 +3,9 @@
 
 #include <kvmeld/cuda.cuh>
 
+#include <thrust/execution_policy.h>
+#include <thrust/tabulate.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -54,16 +57,16 @@ __device__ inline float noise_of(std::size_t i, std::uint32_t seed) {
 }
 /// Numbers, or rows of `dim` channels of which 64 neighbours at a time resemble each other, as keys along a
 /// text do.
-template <class T> __global__ void fill_kernel(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim) {
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < n;
-       i += std::size_t{gridDim.x} * blockDim.x) {
+template <class T> struct noise_at {
+  std::uint32_t seed, dim;
+  __device__ T operator()(std::size_t i) const {
     float x = noise_of(i, seed);
     if (dim != 0) x = 2.4f * noise_of(i / dim / 64 * dim + i % dim, seed + 1) + 1.6f * x - 2.0f;
-    to[i] = kvmeld::element_traits<T>::from_float(x);
+    return kvmeld::element_traits<T>::from_float(x);
   }
-}
+};
 template <class T> void fill(T* to, std::size_t n, std::uint32_t seed, std::uint32_t dim = 0) {
-  fill_kernel<<<1024, 256>>>(to, n, seed, dim);
+  thrust::tabulate(thrust::cuda::par_nosync, to, to + n, noise_at<T>{seed, dim});
 }
 inline void copy_on_device(void* to, void const* from, std::size_t bytes, cudaStream_t stream = nullptr) {
   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);

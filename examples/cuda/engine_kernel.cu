@@ -4,6 +4,8 @@
 // added to its logit.
 #include "support.cuh"
 
+#include <thrust/device_vector.h>
+
 #include <cfloat>
 #include <cmath>
 #include <vector>
@@ -50,26 +52,23 @@ int main() {
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), kvmeld::preset::chelsea::llama3(),
                              kvmeld::kv{engine.keys(), engine.values()}, kvmeld::cache_options{extent}};
   std::size_t const floats = extent.query_heads() * extent.key_dim;
-  std::vector<float> host(floats, 0.1f), first(floats), merged(floats), ours(floats);
-  float *query = nullptr, *out = nullptr;
-  if (cudaMalloc(&query, floats * sizeof(float)) != cudaSuccess ||
-      cudaMalloc(&out, floats * sizeof(float)) != cudaSuccess)
-    return 1;
-  cudaMemcpy(query, host.data(), floats * sizeof(float), cudaMemcpyHostToDevice);
+  std::vector<float> first(floats), merged(floats), ours(floats);
+  thrust::device_vector<float> queries(floats, 0.1f), outputs(floats);
+  float const* const query = thrust::raw_pointer_cast(queries.data());
+  float* const out = thrust::raw_pointer_cast(outputs.data());
   auto const run = [&](std::vector<float>& result) {
     attend<<<extent.kv_heads, extent.key_dim, extent.capacity * sizeof(float)>>>(
         {engine.key_rows(), engine.value_rows(), query, out, cache.ledger()}, 0u, 0u);
-    cudaMemcpy(result.data(), out, floats * sizeof(float), cudaMemcpyDeviceToHost);
+    thrust::copy(outputs.begin(), outputs.end(), result.begin());
   };
   cache.open(0, 2000);
   run(first);
   cache.compress({0}, kvmeld::budget::ratio(0.5));
   run(merged);
   kvmeld::attention::attend(
-      cache.executor(), {0, 0, 1},
-      kvmeld::rows_by_token<float const>(query, 1, extent.query_heads(), extent.key_dim), cache.ref(),
-      kvmeld::rows_by_token(out, 1, extent.query_heads(), extent.value_dim));
-  cudaMemcpy(ours.data(), out, floats * sizeof(float), cudaMemcpyDeviceToHost);
+      cache.executor(), {0, 0, 1}, kvmeld::rows_by_token(query, 1, extent.query_heads(), extent.key_dim),
+      cache.ref(), kvmeld::rows_by_token(out, 1, extent.query_heads(), extent.value_dim));
+  thrust::copy(outputs.begin(), outputs.end(), ours.begin());
   float change = 0.0f, apart = 0.0f;
   for (std::size_t i = 0; i < floats; ++i) {
     change = std::fmax(change, std::fabs(merged[i] - first[i]));
@@ -77,7 +76,5 @@ int main() {
   }
   std::cout << "merging half of the entries moved the output by at most " << change
             << "; kvmeld's own attention differs from this kernel by " << apart << "\n";
-  cudaFree(query);
-  cudaFree(out);
   return apart < 1e-4f ? 0 : 1;
 }

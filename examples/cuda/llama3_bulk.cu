@@ -75,9 +75,7 @@ int main(int count, char** arguments) {
       return 1;
     }
     cache.close(0);
-    examples::fill<<<1024, 256, 0, stream>>>(
-        static_cast<__nv_bfloat16*>(const_cast<void*>(engine.keys().data())), engine.count(), extent.key_dim,
-        first);
+    examples::fill(stream, engine.key_rows(), engine.count(), extent.key_dim, first);
   }
   stopwatch copy(stream);
   cudaMemcpyAsync(const_cast<void*>(engine.values().data()), engine.keys().data(), engine.bytes(),

@@ -5,6 +5,8 @@
 //   example_cuda_serving [steps] [sequences]
 #include "support.cuh"
 
+#include <thrust/device_vector.h>
+
 #include <cstdlib>
 #include <vector>
 
@@ -52,29 +54,24 @@ int main(int count, char** arguments) {
   cudaStream_t stream = nullptr;
   if (!engine.there() || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
   std::size_t const floats = std::size_t{sequences} * drafted * extent.query_heads() * extent.key_dim;
-  float *query = nullptr, *out = nullptr;
-  std::uint32_t* accepted = nullptr;  // tokens of all sequences
-  std::uint32_t* listed = nullptr;    // the sequences of a step
-  if (cudaMalloc(&query, floats * sizeof(float)) != cudaSuccess ||
-      cudaMalloc(&out, floats * sizeof(float)) != cudaSuccess ||
-      cudaMalloc(&accepted, sizeof(std::uint32_t)) != cudaSuccess ||
-      cudaMalloc(&listed, sequences * sizeof(std::uint32_t)) != cudaSuccess ||
-      cudaMemsetAsync(query, 0, floats * sizeof(float), stream) != cudaSuccess ||
-      cudaMemsetAsync(accepted, 0, sizeof(std::uint32_t), stream) != cudaSuccess)
-    return 1;
+  thrust::device_vector<float> query(floats), out(floats);
+  thrust::device_vector<std::uint32_t> slots_there(sequences), accepted(1);
+  std::uint32_t const* const listed = thrust::raw_pointer_cast(slots_there.data());
   int status = 0;
   {
     kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
                                kvmeld::kv{engine.keys(), engine.values()}, kvmeld::cache_options{extent}};
-    auto const q = kvmeld::rows_by_token<float const>(query, drafted, extent.query_heads(), extent.key_dim);
-    auto const o = kvmeld::rows_by_token(out, drafted, extent.query_heads(), extent.value_dim);
+    auto const q = kvmeld::rows_by_token<float const>(thrust::raw_pointer_cast(query.data()), drafted,
+                                                      extent.query_heads(), extent.key_dim);
+    auto const o = kvmeld::rows_by_token(thrust::raw_pointer_cast(out.data()), drafted, extent.query_heads(),
+                                         extent.value_dim);
     std::vector<std::uint32_t> running, due;
     std::vector<std::uint32_t> const all(sequences, drafted);
     for (std::uint32_t s = 0; s < sequences; ++s) {
       running.push_back(s);
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
-    cudaMemcpy(listed, running.data(), sequences * sizeof(std::uint32_t), cudaMemcpyHostToDevice);
+    thrust::copy(running.begin(), running.end(), slots_there.begin());
     // The engine's graph. Lists of sequences lie on the device, so nothing in it changes on the host.
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
@@ -85,7 +82,7 @@ int main(int count, char** arguments) {
         listed, engine.key_rows(), engine.value_rows(), cache.ledger());
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
       kvmeld::attention::attend(cache.executor(), {layer, slots, sequences, drafted}, q, cache.ref(), o);
-    accept<<<sequences, 32, 0, stream>>>(listed, accepted, cache.ledger());
+    accept<<<sequences, 32, 0, stream>>>(listed, thrust::raw_pointer_cast(accepted.data()), cache.ledger());
     cudaStreamEndCapture(stream, &graph);
     if (cudaGraphInstantiate(&ready, graph, 0) != cudaSuccess) return 1;
 
@@ -119,8 +116,7 @@ int main(int count, char** arguments) {
     cache.sync_lengths(0);  // the first wait
     bool small = true;
     for (std::uint32_t s : running) small = small && cache.length_bound(s) < full.limit + full.interval;
-    std::uint32_t total = 0;
-    cudaMemcpy(&total, accepted, sizeof(total), cudaMemcpyDeviceToHost);
+    std::uint32_t const total = accepted[0];
     std::cout << total << " tokens of " << sequences << " sequences accepted of "
               << std::size_t{drafted} * sequences * static_cast<std::size_t>(steps) << " by " << steps
               << " launches of one graph; " << compressed << " times a sequence was compressed, " << replaced
@@ -129,10 +125,6 @@ int main(int count, char** arguments) {
     cudaGraphExecDestroy(ready);
     cudaGraphDestroy(graph);
   }
-  cudaFree(query);
-  cudaFree(out);
-  cudaFree(accepted);
-  cudaFree(listed);
   cudaStreamDestroy(stream);
   return status;
 }

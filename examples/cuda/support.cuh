@@ -3,6 +3,9 @@
 
 #include <kvmeld/cuda.cuh>
 
+#include <thrust/execution_policy.h>
+#include <thrust/tabulate.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
@@ -20,10 +23,9 @@ inline bool has_device() {
 
 // Rows that drift from token to token, as keys do: a triangle wave of 1,024 tokens, shifted by channel, and
 // noise.
-template <class T>
-__global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::uint32_t seed) {
-  for (std::size_t i = blockIdx.x * std::size_t{blockDim.x} + threadIdx.x; i < count;
-       i += std::size_t{gridDim.x} * blockDim.x) {
+template <class T> struct drifting_rows {
+  std::uint32_t channels, seed;
+  __device__ T operator()(std::size_t i) const {
     std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761u ^ seed;
     x = (x ^ x >> 15) * 2246822519u;
     float const noise = static_cast<float>(x >> 8) * 0x1p-23f - 1.0f;
@@ -31,8 +33,12 @@ __global__ void fill(T* rows, std::size_t count, std::uint32_t channels, std::ui
                         channel = static_cast<std::uint32_t>(i % channels);
     int const phase = static_cast<int>((token + 163 * channel) % 1024);
     float const drift = static_cast<float>(abs(phase - 512)) / 256.0f - 1.0f;
-    rows[i] = kvmeld::element_traits<T>::from_float(drift + 0.3f * noise);
+    return kvmeld::element_traits<T>::from_float(drift + 0.3f * noise);
   }
+};
+template <class T>
+void fill(cudaStream_t stream, T* rows, std::size_t count, std::uint32_t channels, std::uint32_t seed) {
+  thrust::tabulate(thrust::cuda::par_nosync.on(stream), rows, rows + count, drifting_rows<T>{channels, seed});
 }
 
 /// Yours: tensors [layers][sequences][tokens][heads][channels] in device memory. Null where there is too
@@ -46,8 +52,8 @@ public:
       keys_ = nullptr;
       return;
     }
-    fill<<<1024, 256>>>(keys_, count(), s.key_dim, 1u);
-    fill<<<1024, 256>>>(values_, count(), s.value_dim, 2u);
+    fill(nullptr, keys_, count(), s.key_dim, 1);
+    fill(nullptr, values_, count(), s.value_dim, 2);
     cudaDeviceSynchronize();
   }
   engine_tensors(engine_tensors const&) = delete;
