@@ -335,6 +335,13 @@ constexpr std::uint32_t most_blocks_of_team = 16;
 template <class T, class = void> struct spans_blocks : std::false_type {};
 template <class T> struct spans_blocks<T, std::enable_if_t<T::spans_blocks>> : std::true_type {};
 
+/// `entries_per_lane` is an optional declaration of a phase that spans blocks; the default is 4. A lane of it
+/// should have at least as many entries of a track, or barriers between blocks cost more than blocks save.
+template <class T, class = void> struct entries_per_lane : std::integral_constant<std::uint32_t, 4> {};
+template <class T>
+struct entries_per_lane<T, std::enable_if_t<T::entries_per_lane != 0>>
+    : std::integral_constant<std::uint32_t, T::entries_per_lane> {};
+
 /// The block of a team that a lane belongs to. A team is one block unless it is made of warps and says
 /// otherwise (exec/warps.hpp).
 struct block_place {

@@ -39,7 +39,7 @@ namespace score {
 /// dropped together.
 ///
 /// Cost per entry, query head and query: 3 d + 2 v multiply-adds; d and v are the channels of keys and
-/// values. Reads keys three times and values twice per query head. Scratch: window (v + 70) floats.
+/// values. Reads keys three times and values twice per query head. Scratch: window (5 v + 75) floats.
 struct drop_error : last_queries {
   pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
 
@@ -49,8 +49,8 @@ struct drop_error : last_queries {
 
   std::size_t scratch_bytes(shape const& s, int) const {
     return 2 * scratch_size(std::size_t{window} * block * sizeof(float)) +
-           scratch_size(std::size_t{window} * s.value_dim * sizeof(float)) +
-           6 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
+           scratch_size(row_ranges::levels * sums_of(s.value_dim) * sizeof(float)) +
+           5 * scratch_size(window * sizeof(float)) + key_tile_bytes(s);
   }
 
   template <class Team, class Rows>
@@ -60,20 +60,16 @@ struct drop_error : last_queries {
     constexpr float none = element_traits<float>::lowest;
     float* const logits = block_scratch<float>(team, std::size_t{window} * block);
     float* const terms = block_scratch<float>(team, std::size_t{window} * block);
-    float* const output = block_scratch<float>(team, std::size_t{window} * dv);  // of all entries but `top`
-    slot_t* const top = block_scratch<slot_t>(team, window);                     // the most probable entry
+    float* const sums = block_scratch<float>(team, row_ranges::levels * sums_of(dv));
+    slot_t* const top = block_scratch<slot_t>(team, window);      // the most probable entry
     slot_t* const own_top = block_scratch<slot_t>(team, window);  // among the entries of this block
     float* const highest = block_scratch<float>(team, window);
     float* const own_highest = block_scratch<float>(team, window);
-    float* const others = block_scratch<float>(team, window);  // their weight; that of `top` is 1
     float* const ones = block_scratch<float>(team, window);
     key_tile const scratch = key_scratch(team, d);
     auto const& own = block_of(team);
     block_place const mine = place_of_block(team);
     float* const change = out;
-    // The blocks of the team share out ranges of entries, whose sums lie in the room of the view. If it has
-    // no room for two ranges, every block goes through all entries.
-    row_ranges const ranges(n, min_of(row_ranges::most, max_of(1u, n / (window * (dv + 1)))));
     team.for_each(n, [&](std::uint32_t i) { change[i] = 0.0f; });
     own.for_each(window, [&](std::uint32_t q) { ones[q] = 1.0f; });
     for (std::uint32_t h = 0; h < group; ++h) {
@@ -122,41 +118,27 @@ struct drop_error : last_queries {
         }
       });
       own.sync();
-      auto const add_range = [&](auto const& whole, slot_t from, slot_t to) {
-        whole.for_each(count, [&](std::uint32_t q) { others[q] = 0.0f; });
-        whole.for_each(count * dv, [&](std::uint32_t i) { output[i] = 0.0f; });
-        whole.sync();
-        for_each_block_of_logits(whole, from, to, [&](auto const& part, slot_t s, std::uint32_t columns) {
-          part.for_each(count * block, [&](std::uint32_t m) {
-            std::uint32_t const q = m / block, j = m % block;
-            if (j >= columns) return;
-            float& x = logits[m];
-            x = x > none && s + j != top[q] ? std::exp(x - highest[q]) : 0.0f;
+      // Of all entries but `top`: their weighted values, and behind them their weights. That of `top` is 1.
+      float* const output = row_ranges(n).add_up(
+          team, static_cast<std::uint32_t>(sums_of(dv)), sums,
+          [&](auto const& of_range, slot_t from, slot_t to, float* sum) {
+            for_each_block_of_logits(
+                of_range, from, to, [&](auto const& part, slot_t s, std::uint32_t columns) {
+                  part.for_each(count * block, [&](std::uint32_t m) {
+                    std::uint32_t const q = m / block, j = m % block;
+                    if (j >= columns) return;
+                    float& x = logits[m];
+                    x = x > none && s + j != top[q] ? std::exp(x - highest[q]) : 0.0f;
+                  });
+                  part.sync();
+                  part.for_each(count, [&](std::uint32_t q) {
+                    sum[window * dv + q] +=
+                        ordered_sum(columns, [&](std::uint32_t j) { return logits[q * block + j]; });
+                  });
+                  add_values(part, view, rows.values, s, columns, logits, count, ones, sum);
+                });
           });
-          part.sync();
-          part.for_each(count, [&](std::uint32_t q) {
-            others[q] += ordered_sum(columns, [&](std::uint32_t j) { return logits[q * block + j]; });
-          });
-          add_values(part, view, rows.values, s, columns, logits, count, ones, output);
-        });
-      };
-      if (ranges.count == 1) {
-        add_range(own, 0, n);
-      } else {
-        float* const sums = view.room();  // [ranges][others, output]
-        std::uint32_t const floats = count * (dv + 1);
-        auto const sum = [&](std::uint32_t i) -> float& { return i < count ? others[i] : output[i - count]; };
-        ranges.share(team, [&](auto const& part, std::uint32_t r, slot_t from, slot_t to) {
-          add_range(part, from, to);
-          part.for_each(floats, [&](std::uint32_t i) { sums[r * floats + i] = sum(i); });
-          part.sync();
-        });
-        team.sync();
-        own.for_each(floats, [&](std::uint32_t i) {
-          sum(i) = ordered_sum(ranges.count, [&](std::uint32_t r) { return sums[r * floats + i]; });
-        });
-        own.sync();
-      }
+      float const* const others = output + std::size_t{window} * dv;
       own.for_each(count * dv, [&](std::uint32_t i) {
         float const weight = others[i / dv];
         output[i] = weight > 0.0f ? output[i] / weight : 0.0f;
@@ -208,6 +190,10 @@ struct drop_error : last_queries {
 
 private:
   static constexpr std::uint32_t block = row_scratch::block;
+  /// Floats that are added up over ranges of entries.
+  KVMELD_HD std::size_t sums_of(std::uint32_t value_dim) const {
+    return std::size_t{window} * (value_dim + 1);
+  }
 
   KVMELD_HD static float squared_distance_of(row_ref const& v, float const* o) {
     return ordered_sum(v.size(), [&](std::uint32_t c) { return (v[c] - o[c]) * (v[c] - o[c]); });

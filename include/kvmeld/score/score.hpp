@@ -429,6 +429,7 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
 
   static constexpr bool light = is_light<Score>::value;
   static constexpr bool spans_blocks = light || kvmeld::spans_blocks<Score>::value;
+  static constexpr std::uint32_t entries_per_lane = reads_rows<Score> ? 1 : 4;  ///< a row is a lot of work
   static constexpr std::uint32_t block = 512;
   std::uint32_t tiles(shape const& s) const { return alone ? ceil_div(s.capacity, block) : 1; }
   std::size_t scratch_bytes(int lanes) const {

@@ -8,6 +8,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/score/score_view.hpp>
@@ -49,19 +50,20 @@ KVMELD_HD void copy_rows(Team const& team, Row const& row, std::uint32_t count, 
   }
 }
 
-/// Slots 0 to n - 1, cut into ranges of whole blocks of rows. Sums over ranges that are added up in order do
-/// not depend on the blocks of a team, which take turns with the ranges.
+/// Slots 0 to n - 1, cut into up to 16 ranges of whole blocks of rows. The blocks of a team share them out.
+/// What is added up over ranges, in a fixed tree, does not depend on how many blocks there are.
 struct row_ranges {
   static constexpr std::uint32_t block = 32;                  ///< see row_scratch
   static constexpr std::uint32_t most = most_blocks_of_team;  ///< ranges
+  static constexpr std::uint32_t levels = 5;                  ///< of a tree over `most` ranges
 
   slot_t n, size;       ///< slots; slots of a range, but for the last one
   std::uint32_t count;  ///< ranges; 0 if n is 0
 
-  /// At most `at_most` ranges of `slots` slots.
-  KVMELD_HD explicit row_ranges(slot_t slots, std::uint32_t at_most = most)
+  /// The ranges of `slots` slots.
+  KVMELD_HD explicit row_ranges(slot_t slots)
       : n(slots),
-        size(ceil_div(ceil_div(slots, block), at_most) * block),
+        size(ceil_div(ceil_div(slots, block), most) * block),
         count(slots == 0 ? 0 : ceil_div(slots, size)) {}
 
   /// Calls use(part, r, first, last) for the ranges that the calling lane's block of the team takes: range r
@@ -69,8 +71,58 @@ struct row_ranges {
   template <class Team, class Use> KVMELD_HD void share(Team const& team, Use use) const {
     auto const& part = block_of(team);
     block_place const mine = place_of_block(team);
-    for (std::uint32_t r = mine.index; r < count; r += mine.count)
+    std::uint32_t const share = most / mine.count, begin = mine.index * share;
+    for (std::uint32_t r = begin; r < min_of(count, begin + share); ++r)
       use(part, r, r * size, min_of(n, (r + 1) * size));
+  }
+
+  /// Adds up `floats` numbers over the ranges: add(part, first, last, to) adds those of slots `first` to
+  /// `last` - 1 to to[floats], which holds zeros. Returns the totals, for every block of the team; they lie
+  /// in `memory`, levels * floats floats of block_scratch. Collective; barrier at the end.
+  template <class Team, class Add>
+  KVMELD_HD float* add_up(Team const& team, std::uint32_t floats, float* memory, Add add) const {
+    auto const& own = block_of(team);
+    block_place const mine = place_of_block(team);
+    auto const level = [&](std::uint32_t i) { return memory + std::size_t{i} * floats; };
+    std::uint32_t depth = 0, done = 0;  // sums of neighbouring ranges that wait for their other half
+    auto const join = [&] {
+      --depth;
+      own.for_each(floats, [&](std::uint32_t i) { level(depth - 1)[i] += level(depth)[i]; });
+      own.sync();
+    };
+    own.for_each(floats, [&](std::uint32_t i) { memory[i] = 0.0f; });
+    share(team, [&](auto const& part, std::uint32_t, slot_t first, slot_t last) {
+      float* const to = level(depth++);
+      part.for_each(floats, [&](std::uint32_t i) { to[i] = 0.0f; });
+      part.sync();
+      add(part, first, last, to);
+      part.sync();
+      for (std::uint32_t pairs = ++done; pairs % 2 == 0; pairs /= 2) join();
+    });
+    while (depth > 1) join();
+    team.sync();
+    if (mine.count == 1) return memory;
+    std::uint32_t const blocks = ceil_div(count, most / mine.count);  // that have ranges
+    own.for_each(floats, [&](std::uint32_t i) {
+      level(1)[i] = tree_sum(blocks, [&](std::uint32_t b) { return in_block(team, memory, b)[i]; });
+    });
+    team.sync();
+    return level(1);
+  }
+
+private:
+  /// The sum of term(0) to term(terms - 1), which are up to `most`, in a tree.
+  template <class Term> KVMELD_HD static float tree_sum(std::uint32_t terms, Term term) {
+    float x[most];
+    unrolled<most>([&](auto number) { x[number.value] = number.value < terms ? term(number.value) : 0.0f; });
+    unrolled<levels - 1>([&](auto number) {
+      constexpr std::uint32_t step = 1u << decltype(number)::value;
+      unrolled<most / (2 * step)>([&](auto pair) {
+        constexpr std::uint32_t i = 2 * step * decltype(pair)::value;
+        if (i + step < terms) x[i] += x[i + step];
+      });
+    });
+    return x[0];
   }
 };
 
@@ -78,20 +130,18 @@ struct row_ranges {
 struct row_scratch {
   static constexpr std::uint32_t block = row_ranges::block;  ///< rows that are loaded together
 
-  float* sum_of_range;  ///< [row_ranges::most][channels]; the rest belongs to a block of the team
-  float* tile;          ///< [block][stride(channels)]
-  float* sum;           ///< [channels]
-  float* sum_of_rows;   ///< [channels]
-  float* weight;        ///< [block]
-  float* square;        ///< [block]
-  float* product;       ///< [block]
+  float* tile;         ///< [block][stride(channels)]
+  float* sums;         ///< [row_ranges::levels][channels]
+  float* sum_of_rows;  ///< [channels]
+  float* weight;       ///< [block]
+  float* square;       ///< [block]
+  float* product;      ///< [block]
 
   /// Takes scratch for rows of up to `channels` channels. Collective.
   template <class Team>
   KVMELD_HD row_scratch(Team const& team, std::uint32_t channels)
-      : sum_of_range(team.template scratch<float>(std::size_t{row_ranges::most} * channels)),
-        tile(block_scratch<float>(team, std::size_t{block} * stride(channels))),
-        sum(block_scratch<float>(team, channels)),
+      : tile(block_scratch<float>(team, std::size_t{block} * stride(channels))),
+        sums(block_scratch<float>(team, std::size_t{row_ranges::levels} * channels)),
         sum_of_rows(block_scratch<float>(team, channels)),
         weight(block_scratch<float>(team, block)),
         square(block_scratch<float>(team, block)),
@@ -104,9 +154,9 @@ struct row_scratch {
   }
   /// Bytes of scratch that the constructor takes.
   static constexpr std::size_t bytes(std::uint32_t channels) {
-    return scratch_size(std::size_t{row_ranges::most} * channels * sizeof(float)) +
-           scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
-           2 * scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
+    return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
+           scratch_size(std::size_t{row_ranges::levels} * channels * sizeof(float)) +
+           scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
   }
 };
 
@@ -235,21 +285,12 @@ public:
         },
         total);
   }
-  /// total[c] = what add(part, first, last, to) adds to to[c], over the row_ranges of the track: slots
-  /// `first` to `last` - 1. `total` is as for weighted_sum. Collective; barrier at the end.
+  /// total[c] = what row_ranges::add_up adds up for each channel. `total` is as for weighted_sum. Collective;
+  /// barrier at the end.
   template <class Team, class Add> KVMELD_HD void add_up(Team const& team, Add add, float* total) const {
     std::uint32_t const d = channels();
-    row_ranges const ranges(view_.length());
-    ranges.share(team, [&](auto const& part, std::uint32_t r, slot_t first, slot_t last) {
-      part.for_each(d, [&](std::uint32_t c) { scratch_.sum[c] = 0.0f; });
-      add(part, first, last, scratch_.sum);
-      part.sync();
-      part.for_each(d, [&](std::uint32_t c) { scratch_.sum_of_range[r * d + c] = scratch_.sum[c]; });
-    });
-    team.sync();
-    block_of(team).for_each(d, [&](std::uint32_t c) {
-      total[c] = ordered_sum(ranges.count, [&](std::uint32_t r) { return scratch_.sum_of_range[r * d + c]; });
-    });
+    float const* const sums = row_ranges(view_.length()).add_up(team, d, scratch_.sums, add);
+    block_of(team).for_each(d, [&](std::uint32_t c) { total[c] = sums[c]; });
     team.sync();
   }
 

@@ -316,7 +316,7 @@ public:
       auto const grid = static_cast<std::uint32_t>(min_of<std::uint64_t>(total, 1u << 30));
       std::uint32_t blocks = 1;
       if constexpr (spans_blocks<Phase>::value) {
-        blocks = blocks_per_tile(total, extent.capacity, block);
+        blocks = blocks_per_tile(total, extent.capacity / (entries_per_lane<Phase>::value * block));
         if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>(max_shared_));
       }
       start(kernel, {grid, blocks, block}, bytes, phase, source, per_item, items, nullptr, 0);
@@ -398,14 +398,12 @@ private:
     start(detail::write_numbers<Most>, {1, 1, 128}, 0, packet, to);
   }
 
-  /// How many blocks work on a tile: as many as leave no multiprocessor idle, if the track is long enough to
-  /// be shared. 1 on devices without clusters.
-  std::uint32_t blocks_per_tile(std::uint64_t tiles, std::uint32_t capacity, int block) const {
-    constexpr std::uint32_t entries_per_lane = 4;
+  /// How many blocks work on a tile: as many as leave no multiprocessor idle, if the track is long enough for
+  /// so many, the `useful` ones. 1 on devices without clusters.
+  std::uint32_t blocks_per_tile(std::uint64_t tiles, std::uint32_t useful) const {
     if (!has_clusters_) return 1;
-    std::uint64_t const useful = capacity / (entries_per_lane * static_cast<std::uint32_t>(block));
     return detail::floor_power(static_cast<std::uint32_t>(max_of<std::uint64_t>(
-        1, min_of<std::uint64_t>(most_blocks_of_team, min_of(processors_ / tiles, useful)))));
+        1, min_of<std::uint64_t>(min_of(most_blocks_of_team, useful), processors_ / tiles))));
   }
 
   /// The form of a launch.

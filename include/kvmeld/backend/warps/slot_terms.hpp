@@ -67,7 +67,8 @@ template <class Keys, class Values> class slot_terms<shared_ref<Keys, Values>> {
 public:
   using ref_type = shared_ref<Keys, Values>;
   static constexpr bool shares = true;
-  static constexpr std::uint32_t bytes = 192;  // of 33 numbers
+  static constexpr std::uint32_t bytes =
+      std::uint32_t{scratch_size((2 * tile_tokens + 1) * sizeof(std::uint32_t))};
 
   KVMELD_HD explicit slot_terms(std::byte* memory)
       : own_norm_(reinterpret_cast<float*>(memory)),
