@@ -21,11 +21,10 @@ int main(int count, char** arguments) {
     std::vector<std::uint32_t> running{0, 1, 2, 3}, one(4, 1);
     for (std::uint32_t slot : running) cache.open(slot, 200 + 50 * slot);
 
-    auto const step =
-        [&] {  // in `record` your own kernels come in between: those that write K and V, and the rest
-          cache.append(running, one);
-          cache.commit(running, one);
-        };
+    auto const step = [&] {  // for `record` add your own kernels: those that write K and V, and the rest
+      cache.append(running, one);
+      cache.commit(running, one);
+    };
     kvmeld::trigger const full{512, 64};  // compress at 576 entries, down to 512
     std::vector<std::uint32_t> due = running;
     auto const compress = [&] { cache.compress(due, kvmeld::budget::entries(full.limit)); };

@@ -1,6 +1,6 @@
 // A serving loop. The engine captures its decode step as one graph of its own: its kernels, and kvmeld's
 // attention between them. Each step verifies drafts. The engine's kernels append and commit entries, and the
-// host does not learn how many were accepted. Which sequences run, the kernels read from device memory.
+// host does not learn how many were accepted. The kernels read from device memory which sequences run.
 // Sequences end and others begin, full ones are compressed, and the host never waits for the device.
 //   example_cuda_serving [steps] [sequences]
 #include "support.cuh"
@@ -21,10 +21,11 @@ __global__ void begin_step(std::uint32_t const* listed, kvmeld::ledger_ref const
                            [] { __syncthreads(); });
 }
 
-// Writes K and V of the new tokens to the last entries of every track.
+// Writes K and V of the new tokens to the last entries of every track. Places of the batch may be empty.
 __global__ void write_rows(std::uint32_t const* listed, element* keys, element* values,
                            kvmeld::ledger_ref const ledger) {
   kvmeld::shape const& s = ledger.extent;
+  if (listed[blockIdx.y] == kvmeld::idle_sequence) return;
   kvmeld::track const t = kvmeld::make_track(s, blockIdx.x, listed[blockIdx.y], blockIdx.z);
   std::uint32_t const length = ledger.length[t.index];
   for (std::uint32_t i = 1; i <= drafted; ++i) {
@@ -40,7 +41,9 @@ __global__ void write_rows(std::uint32_t const* listed, element* keys, element* 
 
 // Stands for the engine's sampler, a block per sequence: finds how many tokens it accepts, and commits them.
 __global__ void accept(std::uint32_t const* listed, std::uint32_t* total, kvmeld::ledger_ref const ledger) {
-  std::uint32_t const q = listed[blockIdx.x], accepted = 1 + (ledger.seen[q] * 7 + q) % drafted;
+  std::uint32_t const q = listed[blockIdx.x];
+  if (q == kvmeld::idle_sequence) return;
+  std::uint32_t const accepted = 1 + (ledger.seen[q] * 7 + q) % drafted;
   if (threadIdx.x == 0) atomicAdd(total, accepted);
   kvmeld::commit_in_kernel(ledger, q, accepted, threadIdx.x, blockDim.x, [] { __syncthreads(); });
 }
@@ -55,8 +58,8 @@ int main(int count, char** arguments) {
   if (!engine.there() || cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return 1;
   std::size_t const floats = std::size_t{sequences} * drafted * extent.query_heads() * extent.key_dim;
   thrust::device_vector<float> query(floats), out(floats);
-  thrust::device_vector<std::uint32_t> slots_there(sequences), accepted(1);
-  std::uint32_t const* const listed = thrust::raw_pointer_cast(slots_there.data());
+  thrust::device_vector<std::uint32_t> places_there(sequences), accepted(1);
+  std::uint32_t* const listed = thrust::raw_pointer_cast(places_there.data());
   int status = 0;
   {
     kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
@@ -65,13 +68,13 @@ int main(int count, char** arguments) {
                                                       extent.query_heads(), extent.key_dim);
     auto const o = kvmeld::rows_by_token(thrust::raw_pointer_cast(out.data()), drafted, extent.query_heads(),
                                          extent.value_dim);
-    std::vector<std::uint32_t> running, due;
-    std::vector<std::uint32_t> const all(sequences, drafted);
+    std::vector<std::uint32_t> running, due, all(sequences, drafted);
     for (std::uint32_t s = 0; s < sequences; ++s) {
       running.push_back(s);
       cache.open(s, 64 + 10 * (s % 6));  // as if a prompt had been read; lengths differ
     }
-    thrust::copy(running.begin(), running.end(), slots_there.begin());
+    std::vector<std::uint32_t> places = running;  // of the batch, as the kernels read them
+    thrust::copy(places.begin(), places.end(), places_there.begin());
     // The engine's graph. Lists of sequences lie on the device, so nothing in it changes on the host.
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
@@ -102,18 +105,28 @@ int main(int count, char** arguments) {
       }
       if (!due.empty()) shrink.replay(compress);
       compressed += due.size();
-      if (number % 32 == 0) {
-        // One sequence ends, and another one takes its place. Its prompt would be read here.
-        std::uint32_t const s = running[static_cast<std::size_t>(number) / 32 % running.size()];
-        cache.close(s);
-        cache.open(s, 64);
-        ++replaced;
+      if (number % 16 == 0) {
+        auto const s = static_cast<std::uint32_t>((number + 16) / 32) % sequences;
+        if (number % 32 != 0) {  // a sequence ends, and its place stays empty for a while
+          cache.close(s);
+          places[s] = kvmeld::idle_sequence;
+        } else {  // another one begins; its prompt would be read here
+          cache.open(s, 64);
+          places[s] = s;
+          ++replaced;
+        }
+        running.clear();
+        for (std::uint32_t place : places) {
+          if (place != kvmeld::idle_sequence) running.push_back(place);
+        }
+        all.resize(running.size(), drafted);
+        cache.executor().upload(listed, places.data(), places.size() * sizeof(std::uint32_t));
       }
       cache.poll_lengths();  // lowers bounds by what has arrived
       cache.request_lengths();
     }
 
-    cache.sync_lengths(0);  // the first wait
+    cache.sync_lengths(running[0]);  // the first wait
     bool small = true;
     for (std::uint32_t s : running) small = small && cache.length_bound(s) < full.limit + full.interval;
     std::uint32_t const total = accepted[0];

@@ -578,7 +578,7 @@ TEST_CASE("errors that were told are nobody else's") {
 
 TEST_CASE("scratch beyond shared memory, eager and recorded") {
   own_stream stream;
-  kvmeld::cuda_executor<> executor(stream.is);
+  kvmeld::cuda_executor<> executor(stream.is), another(stream.is);
   kvmeld::call_graph<kvmeld::cuda_executor<>> g(executor);
   auto const numbers = static_cast<std::uint32_t>(executor.max_scratch() / 4 + 1000);
   array<std::uint32_t> sums(2 * extent.tracks());
@@ -593,6 +593,18 @@ TEST_CASE("scratch beyond shared memory, eager and recorded") {
   CHECK(refusal_of([&] { g.record(launch); }) ==
         "record: scratch in bytes of a block is 0; it must be at least " + std::to_string(bytes) +
             " (call reserve before)");
+  cudaGraph_t graph = nullptr;  // in a capture of the engine as well
+  REQUIRE(cudaStreamBeginCapture(stream.is, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+  CHECK(refusal_of([&] { kvmeld::launch_all(executor, "a test", launch); }) ==
+        "a test: scratch per tile in bytes is " + std::to_string(bytes) +
+            "; it must be no more than the executor can allocate");
+  std::vector<std::uint32_t> const many(executor.staged_numbers);
+  CHECK(refusal_of([&] { another.stage(many); }) ==
+        "cuda_executor: list in numbers is " + std::to_string(many.size()) +
+            "; it must be no more than the executor can allocate");
+  REQUIRE(cudaStreamEndCapture(stream.is, &graph) == cudaSuccess);
+  cudaGraphDestroy(graph);
+  CHECK(executor.error() == cudaSuccess);
   auto const check = [&] {
     REQUIRE(cudaStreamSynchronize(stream.is) == cudaSuccess);
     auto const got = sums.get();

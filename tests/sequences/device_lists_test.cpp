@@ -143,18 +143,24 @@ public:
   }
 
 private:
+  // The kernels may append less than the host was told, and are given a number that is no sequence.
   template <class Cache>
-  static void in_kernels(Cache& cache, std::vector<std::uint32_t> const& slots,
-                         std::vector<std::uint32_t> const& counts,
-                         std::vector<std::uint32_t> const& accepted) {
-    auto const launch = [&](std::vector<std::uint32_t> const& numbers, bool commits) {
-      engine_kernel const kernel{cache.ledger(), slots.data(), numbers.data(), commits};
-      auto const items = static_cast<std::uint32_t>(slots.size());
-      kvmeld::sequences::sequence_source const source{extent, {slots.data(), items}};
+  void in_kernels(Cache& cache, std::vector<std::uint32_t> const& slots,
+                  std::vector<std::uint32_t> const& counts, std::vector<std::uint32_t> const& accepted) {
+    std::vector<std::uint32_t> listed = slots;
+    listed.push_back(extent.sequences);
+    auto const launch = [&](std::vector<std::uint32_t> numbers, bool commits) {
+      numbers.push_back(1);
+      engine_kernel const kernel{cache.ledger(), listed.data(), numbers.data(), commits};
+      auto const items = static_cast<std::uint32_t>(listed.size());
+      kvmeld::sequences::sequence_source const source{extent, {listed.data(), items}};
       cache.executor().run(kernel, extent, items, source);
     };
+    std::vector<std::uint32_t> appended;
+    for (std::size_t i = 0; i < counts.size(); ++i)
+      appended.push_back(d_.between(std::min(counts[i], accepted[i]), counts[i]));
     cache.append(slots, counts, kvmeld::in_kernel);
-    launch(counts, false);
+    launch(appended, false);
     cache.commit(slots, kvmeld::in_kernel);
     launch(accepted, true);
   }
@@ -192,6 +198,40 @@ TEST_CASE("drafts accepted on a device leave the entries of drafts that the host
   live(kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2),
                                               kvmeld::quantity::entries(4)),
        kvmeld::shortfall::keep);
+}
+
+TEST_CASE("a share of tokens that only the device knows is met") {
+  for (bool merges : {false, true}) {
+    auto const meets = [](auto const& policy) {
+      support::engine_memory<float> memory(extent);
+      support::dice d(7);
+      memory.fill_sequence(d, 0, 0, extent.capacity, support::texture::clusters);
+      kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(),
+                               kvmeld::cache_options{extent}};
+      std::uint32_t const none = 0;
+      auto const place = far.executor().allocate(sizeof(none));
+      far.executor().upload(place.data(), &none, sizeof(none));
+      far.open(0, 30);
+      far.append({0}, {20});
+      far.commit({0}, device_list{static_cast<std::uint32_t const*>(place.data())});  // accepts nothing
+      far.compress({0}, budget::entries(25));
+      CHECK(far.length_bound(0) == 25);
+      far.request_lengths();
+      far.compress({0}, budget::ratio(0.8));  // of 30 tokens, which the host takes for 50
+      while (!far.poll_lengths()) continue;
+      CHECK(far.length_bound(0) <= 25);
+      CHECK(cache_test::refusal_of([&] { far.freeze(0, 25); }) != "");  // the host does not take 25 for exact
+      far.sync_lengths(0);
+      CHECK((far.warnings(0) & kvmeld::warning::evicted_fallback) == 0);
+      CHECK(far.length_bound(0) == 24);
+      CHECK(far.tokens(0) == 30);
+    };
+    if (merges)
+      meets(kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05}, kvmeld::quantity::entries(2),
+                                                   kvmeld::quantity::entries(4)));
+    else
+      meets(kvmeld::preset::streaming_llm::with_sinks(3));
+  }
 }
 
 TEST_CASE("what counts on a device are refused for, and what needs the tokens while recording") {

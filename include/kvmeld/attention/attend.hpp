@@ -11,6 +11,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/log_sums.hpp>
@@ -44,7 +45,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
     std::uint32_t const rows = query_block * cache.extent().queries_per_kv_head;
     std::size_t const dk = cache.keys.channels();
     std::size_t const dv = cache.values.channels();
-    return scratch_size(rows * dk * sizeof(float)) + scratch_size(token_block * dk * sizeof(float)) +
+    return scratch_size(rows * dk * sizeof(float)) +
+           scratch_size(token_block * row_stride(cache.keys.channels()) * sizeof(float)) +
            scratch_size(token_block * dv * sizeof(float)) + scratch_size(token_block * sizeof(float)) +
            scratch_size(std::size_t{rows} * token_block * sizeof(float)) +
            softmax_scratch(rows, cache.values.channels()) + scratch_size(token_block * sizeof(position_t)) +
@@ -65,7 +67,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
     std::uint32_t const length = cache.length(t.where);
 
     float* const q = team.template scratch<float>(std::size_t{max_rows} * dk);
-    float* const k = team.template scratch<float>(std::size_t{token_block} * dk);
+    float* const k = team.template scratch<float>(std::size_t{token_block} * row_stride(dk));
     float* const v = team.template scratch<float>(std::size_t{token_block} * dv);
     float* const bias = team.template scratch<float>(token_block);
     float* const logits = team.template scratch<float>(std::size_t{max_rows} * token_block);
@@ -111,7 +113,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
         };
         auto const keys = [&](auto use) {
           if (!params.rope.active())
-            return kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, dk, use);
+            return kvmeld::detail::with_tile(team, cache.keys, t.where, begin, tokens, k, row_stride(dk),
+                                             use);
           load_keys();
           use(kvmeld::detail::tile_view<float>{k, dk});
         };
@@ -174,8 +177,9 @@ status attend_and_keep(Executor& executor, attention_params const& params, query
 /// `split` divides the keys of long tracks among several tiles. It is for devices with more multiprocessors
 /// than a call has heads, and for tracks of different lengths. The call then takes two launches instead of
 /// one. Each part is summed by itself, and the parts are summed in their order. The bits then depend on the
-/// number of entries of a part, and so on the lengths of all tracks of the call. If split.parts *
-/// split.min_entries reaches the capacity, they depend on min_entries alone. They do not depend on threads.
+/// number of entries of a part, and so on the lengths of all tracks of the call and the size of its list. If
+/// split.parts * split.min_entries reaches the capacity, they depend on min_entries alone. They do not depend
+/// on threads.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

@@ -29,13 +29,17 @@ namespace attention {
 /// How the keys of a call's tracks are divided among tiles, and memory of the executor for the results of the
 /// parts. The call's launches write and read that memory. One part needs no memory.
 ///
-/// All parts of a call have the same number of entries, so that long tracks get more parts than short ones.
-/// That number is a multiple of 64. It is the smallest with which `parts` x tracks are enough for all tracks.
-/// A device is busy with about two parts for each multiprocessor. If lengths differ much, give `parts` at
-/// least 2: otherwise the longest track holds up the others.
+/// A call may have `parts` parts for each track of its batch, which is a KV head of a listed sequence. All
+/// parts have the same number of entries, so that long tracks get more of them than short ones. That number
+/// is a multiple of 64, and the smallest with which these parts are enough. Numbers that fill up a list lend
+/// their parts to the others. A device is busy with about two parts for each multiprocessor: `parts` is then
+/// 2 x multiprocessors / tracks. If lengths differ much, give `parts` at least 2: otherwise the longest track
+/// holds up the others. A window does not shorten parts: those in front of it have no work, so give a layer
+/// with a window more parts.
 struct split_keys {
   std::uint32_t parts = 1;  ///< parts per track, on average; 1: attention in one launch
-  span<float> memory;       ///< split_floats() floats, in memory that launches can write
+  /// split_floats() floats, in memory that launches can write. Calls on one stream may share it.
+  span<float> memory;
   /// A part has at least so many entries, unless its track ends. If parts * min_entries reaches the capacity,
   /// all parts have this number, rounded up to a multiple of 64.
   std::uint32_t min_entries = 128;

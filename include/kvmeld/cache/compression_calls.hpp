@@ -99,13 +99,15 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
   std::uint32_t likely = rounds;
   bounds_.assign(sequences.size(), 0);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
+    bool const guesses = guesses_budget(sequences[i], allowed);
     ahead.each_track(sequences[i], lengths_known(sequences[i]),
                      [&](track, std::uint32_t bound, detail::split_sum const& sum) {
                        bounds_[i] = max_of(bounds_[i], bound);
                        if constexpr (!immediate) {
-                         detail::split_sum full = sum;
+                         detail::split_sum full = sum, least = sum;
                          full.held = sum.tracks * sizes_.extent.capacity;
-                         rounds = max_of(rounds, ahead.rounds(sum));
+                         if (guesses) least.allowed = sum.tracks;
+                         rounds = max_of(rounds, ahead.rounds(least));
                          if (executor_.records()) most = max_of(most, ahead.rounds(full));
                          if (sum.tracks == 1)
                            likely = max_of(
@@ -117,14 +119,22 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
   return {executor_.limit("rounds", rounds, most), executor_.as_recorded(likely)};
 }
 
+/// Whether the device may find a smaller budget than the host: a share of tokens of which the host has only a
+/// bound. Recorded calls take the host's budget.
+template <class E, class P, class K, class V>
+bool merged_cache<E, P, K, V>::guesses_budget(std::uint32_t sequence, budget allowed) const {
+  return allowed.is_ratio() && !executor_.records() && !tokens_known(sequence);
+}
+
 /// Repeats on the mirror what a compression does to a sequence.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
   // The last slots of a track may be empty from now on, or the selector thins any track.
   bool const thins = traits_of_selector(policy_.select).thins_any_track;
-  bool changes = sizes_.padded || thins;
-  bool loses = thins && !exact(fallback);  // what the host knew of the lengths
+  bool const guesses = guesses_budget(sequence, allowed);
+  bool changes = sizes_.padded || thins || guesses;
+  bool loses = (thins && !exact(fallback)) || guesses;  // what the host knew of the lengths
   if (sizes_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
       .each_track(sequence, lengths_known(sequence),

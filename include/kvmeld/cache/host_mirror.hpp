@@ -23,7 +23,7 @@ namespace detail {
 class host_mirror {
 public:
   host_mirror() = default;
-  explicit host_mirror(shape const& s) : extent_(s), tracks_(s), sequences_(s) {}
+  explicit host_mirror(shape const& s) : extent_(s), tracks_(s), sequences_(s), unlisted_(s.layers, 0) {}
 
   /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member, and
   /// the score's table, are null. Valid until the mirror is moved, or until take_back.
@@ -150,6 +150,7 @@ public:
     sequences_.token_drift[sequence] += std::int64_t{l.tokens(sequence)} - std::int64_t{tokens};
     sequences_.drift[sequence] += std::int64_t{length} - std::int64_t{before};
     note(sequence, Operation::leaves);
+    if (Operation::leaves == sequences::effect::begun) count_unlisted(sequence);
   }
   /// For a new sequence: notes whether the bounds of its lengths are exact.
   void set_known(std::uint32_t sequence, bool known) {
@@ -165,6 +166,12 @@ public:
     keep_tracks();
     for (std::uint32_t head = 0; head < extent_.kv_heads; ++head)
       count_rows(words_of(make_track(extent_, layer, sequence, head))[track_word::observed_rows], rows);
+  }
+  /// Notes an observation of sequences that only the device knows, which a graph may repeat at any time. Any
+  /// sequence, also one that is opened later, counts as observed from now on.
+  void observe_unlisted(std::uint32_t layer) {
+    unlisted_[layer] = 1;
+    for (std::uint32_t q = 0; q < extent_.sequences; ++q) observe(q, layer, 1);
   }
 
   // ---- what is read from the ledger -------------------------------------------------------------
@@ -186,6 +193,7 @@ public:
     std::copy_n(&l.sequence_state(from, 0), std::uint32_t{sequence_word::count}, words_of(sequence));
     sequences_.known[sequence] = sequences_.tokens_known[sequence] = 1;
     note(sequence, sequences::effect::begun);
+    count_unlisted(sequence);
   }
 
   /// Notes that a report was requested. From here on the mirror counts what take_report has to add to it.
@@ -265,6 +273,12 @@ private:
   void note(std::uint32_t sequence, sequences::effect what) {
     sequences_.since[sequence] = std::max(sequences_.since[sequence], what);
   }
+  /// Counts a row of every layer of which observe_unlisted was told.
+  void count_unlisted(std::uint32_t sequence) {
+    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
+      if (unlisted_[layer] != 0) observe(sequence, layer, 1);
+    }
+  }
   template <class F> void each(std::uint32_t sequence, F f) const {
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent_.kv_heads; ++head) {
@@ -296,6 +310,7 @@ private:
   shape extent_{};
   track_numbers tracks_, tracks_before_;
   sequence_numbers sequences_, sequences_before_;
+  std::vector<std::uint8_t> unlisted_;  ///< [layers] whether observe_unlisted was told of it
   /// What was added to the lengths of each sequence's tracks since `keep`, and what of that tracks_before_
   /// has.
   std::vector<std::int64_t> added_, added_before_;

@@ -193,8 +193,9 @@ public:
   /// truncate, which is refused instead while recording).
   status commit(index_list sequences, device_list accepted);
   /// As append(sequences, counts), without a launch: a kernel of the engine calls append_in_kernel for each
-  /// of these sequences. The cache checks the call and notes what the host has to know. If launches are
-  /// immediate, the engine calls append_in_kernel afterwards.
+  /// of these sequences. The cache checks the call and notes what the host has to know. Make no other call of
+  /// the cache before that kernel is enqueued, except attention. (If launches are immediate, the engine calls
+  /// append_in_kernel after this call.) It is refused where the bound of a length leaves no room.
   status append(index_list sequences, index_list counts, in_kernel_t);
   /// As commit(sequences, device_list), without a launch: a kernel of the engine calls commit_in_kernel for
   /// each of these sequences.
@@ -462,6 +463,7 @@ private:
   void know_lengths(std::uint32_t sequence);
   void know_tokens(std::uint32_t sequence);
   bool tokens_known(std::uint32_t sequence) const;
+  bool guesses_budget(std::uint32_t sequence, budget allowed) const;
   index_list bounds() const { return {bounds_.data(), bounds_.size()}; }
   work_list stage(index_list sequences);
   detail::sequence_phase stage_call(index_list sequences, index_list const* numbers);

@@ -158,13 +158,9 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch c
   });
   if (!s.ok()) return s;
   if constexpr (!immediate) {
-    // Of numbers that the host does not read, any sequence may be one.
-    std::uint32_t const n = batch.on_device() ? sizes_.extent.sequences : batch.size();
-    for (std::uint32_t i = 0; i < n; ++i) {
-      std::uint32_t const sequence = batch.on_device() ? i : batch.sequence(i);
-      std::uint32_t const queries = batch.on_device() ? batch.max_queries() : batch.queries(i);
-      mirror_.observe(sequence, batch.layer(), probes.count(queries));
-    }
+    if (batch.on_device()) mirror_.observe_unlisted(batch.layer());
+    for (std::uint32_t i = 0; i < (batch.on_device() ? 0 : batch.size()); ++i)
+      mirror_.observe(batch.sequence(i), batch.layer(), probes.count(batch.queries(i)));
   }
   return s;
 }

@@ -54,10 +54,11 @@ private:
 using index_list = span<std::uint32_t const>;
 
 /// A list of sequences or counts that lies where phases can read it (memory of the device, for a CUDA
-/// executor). Launches read it when they run, and so does every replay of a graph.
+/// executor). Launches read it when they run, and so does every replay of a graph. So it stays at its address
+/// until they have run. Numbers change in order with the launches, as on their stream.
 struct device_list {
   std::uint32_t const* data;  ///< the first number
-  /// A template, so that the braces of a list, as in commit({0}, {0}), are not taken for a null pointer.
+  /// The list begins at `first`. A template, so that {0} is not taken for a null pointer.
   template <class Number> explicit device_list(Number* first) : data(first) {}
 };
 

@@ -13,6 +13,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
+/// Floats from one row in scratch to the next, for rows of b below. Rows are aligned to 16 bytes, and
+/// neighbouring lanes read different banks.
+KVMELD_HD constexpr std::uint32_t row_stride(std::uint32_t channels) { return (channels + 3) / 4 * 4 + 4; }
+
 namespace detail {
 
 /// The sums that `dot` makes of 16 partial sums, four of them in each of four neighbouring lanes: lane k of

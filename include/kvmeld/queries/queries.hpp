@@ -59,10 +59,11 @@ public:
     for (std::uint32_t n : queries) max_ = max_of(max_, n);
   }
   /// `queries.data[i]` queries of sequence `sequences.data[i]`, for i below `size`. The host reads neither
-  /// list and checks none of the numbers. A number that is no sequence of the cache, such as idle_sequence,
-  /// stands for none. A count above `most` is taken for `most`. A call with such lists stages nothing, so an
-  /// engine can capture it in a graph of its own without a call_graph. The graph's replays read the numbers
-  /// that are there then.
+  /// list and checks none of the numbers. A number of extent.sequences or more, such as idle_sequence, is
+  /// skipped: rows i of its results are not written. A closed sequence is not skipped. A count above `most`
+  /// is taken for `most`. A call with such lists stages nothing, so an engine can capture it in a graph of
+  /// its own without a call_graph. The graph's replays read the numbers that are there then. Observations
+  /// take committed tokens, no more than a sequence has entries.
   query_batch(std::uint32_t layer, device_list sequences, device_list queries, std::uint32_t size,
               std::uint32_t most)
       : layer_(layer),

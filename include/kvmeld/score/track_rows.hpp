@@ -147,11 +147,8 @@ struct row_scratch {
         square(block_scratch<float>(team, block)),
         product(block_scratch<float>(team, block)) {}
 
-  /// Floats from one row of the tile to the next. Rows are aligned to 16 bytes, and neighbouring lanes read
-  /// different banks.
-  KVMELD_HD static constexpr std::uint32_t stride(std::uint32_t channels) {
-    return (channels + 3) / 4 * 4 + 4;
-  }
+  /// Floats from one row of the tile to the next.
+  KVMELD_HD static constexpr std::uint32_t stride(std::uint32_t channels) { return row_stride(channels); }
   /// Bytes of scratch that the constructor takes.
   static constexpr std::size_t bytes(std::uint32_t channels) {
     return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +

@@ -73,10 +73,11 @@ private:
 }  // namespace sequences
 
 /// For the engine's kernels, or its own code on the host: what `append` does to one sequence. The engine
-/// calls it once for every sequence that it gave to `append(sequences, counts, in_kernel)`, with the same
-/// count `n`, in order with the cache's other launches. Each of `lanes` threads calls it with its own `lane`,
-/// and barrier() waits for all of them: `threadIdx.x, blockDim.x, [] { __syncthreads(); }`. Barrier at the
-/// end.
+/// calls it once for every sequence that it gave to `append(sequences, counts, in_kernel)`, in order with the
+/// cache's other launches. `n` is the count that it gave. It may be less if the entries are committed by
+/// commit_in_kernel or with a device_list. A `sequence` that is none of the cache, such as idle_sequence, is
+/// skipped. Each of `lanes` threads calls it with its own `lane`, and barrier() waits for all of them:
+/// `threadIdx.x, blockDim.x, [] { __syncthreads(); }`. Barrier at the end.
 KVMELD_CALLS_ARGUMENTS
 template <class Barrier>
 KVMELD_HD void append_in_kernel(ledger_ref const& l, std::uint32_t sequence, std::uint32_t n,

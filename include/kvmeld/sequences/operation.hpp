@@ -57,13 +57,14 @@ KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std:
   return team.reduce(highest, op_max{});
 }
 
-/// Does all of an operation on one sequence. Each of `lanes` threads calls it with its own `lane`, and
-/// barrier() waits for all of them. Barrier at the end.
+/// Does all of an operation on one sequence; nothing for a number that is no sequence of the cache. Each of
+/// `lanes` threads calls it with its own `lane`, and barrier() waits for all of them. Barrier at the end.
 KVMELD_CALLS_ARGUMENTS
 template <class Operation, class Barrier>
 KVMELD_HD void operate_in_kernel(Operation const& operation, ledger_ref const& l, std::uint32_t sequence,
                                  std::uint32_t n, std::uint32_t lane, std::uint32_t lanes,
                                  Barrier const& barrier) {
+  if (sequence >= l.extent.sequences) return;
   for (std::uint32_t i = lane; i < l.extent.layers * l.extent.kv_heads; i += lanes) {
     track const where = track_of_sequence(l.extent, sequence, i);
     operation.on_entries(serial_team(nullptr, 0), l, where, n);

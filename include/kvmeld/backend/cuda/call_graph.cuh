@@ -24,7 +24,9 @@ inline namespace KVMELD_ABI {
 ///     step.record([&] { cache.append(slots, counts); ...; engine_kernels(stream); });
 ///     step.replay([&] { cache.append(other_slots, other_counts); ... });    // kvmeld's calls only
 ///
-/// Pass `record` the longest lists, the most queries and the smallest budgets that will come. `record` also
+/// Pass `record` the longest lists, the most queries and the smallest budgets that will come. The sequences
+/// are open then, and have room. A recorded compress keeps a number for each track of the cache, besides its
+/// list; `numbers` of the constructor has to hold them all. `record` also
 /// performs the calls: it launches the graph after the capture. The graph must know every executor that the
 /// calls go to (`include`): the one of each cache (`cache.executor()`), and the one that attention is given.
 /// Launches of other executors would be captured with their present lists. All executors use one stream. It

@@ -15,6 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -92,11 +93,17 @@ inline std::uint32_t floor_power(std::uint32_t n) {
   return power;
 }
 
+/// Devices of which a process remembers the size of clusters; it asks the others at every launch.
+constexpr int remembered_devices = 32;
+
 /// The most blocks that a cluster of this kernel can have if each has `shared` bytes of shared memory; 1
-/// where the kernel was compiled for devices without clusters. Asked once per kernel, of the device that runs
-/// it first.
-template <class Phase, class Source> std::uint32_t largest_cluster(std::size_t shared) {
-  static std::uint32_t const most = [&] {
+/// where the kernel was compiled for devices without clusters. `device` is the current device, and what it
+/// answers is remembered: a kernel's attributes are those of one device.
+template <class Phase, class Source> std::uint32_t largest_cluster(std::size_t shared, int device) {
+  static std::atomic<std::uint32_t> remembered[remembered_devices] = {};  // 0: not asked yet
+  std::uint32_t most = device < remembered_devices ? remembered[device].load() : 0;
+  if (most != 0) return most;
+  most = [&] {
     auto const* const kernel = reinterpret_cast<void const*>(run_tiles<Phase, Source>);
     cudaFuncAttributes is{};
     int blocks = 1;
@@ -114,6 +121,7 @@ template <class Phase, class Source> std::uint32_t largest_cluster(std::size_t s
     cudaGetLastError();  // a refusal only means that teams stay small
     return floor_power(static_cast<std::uint32_t>(max_of(1, blocks)));
   }();
+  if (device < remembered_devices) remembered[device].store(most);
   return most;
 }
 
@@ -261,7 +269,8 @@ public:
   /// been staged. A list longer than that third allocates a larger ring, once.
   index_list stage(index_list list) {
     if (record() != nullptr) return record()->stage(list);
-    std::uint32_t* const to = staging_.place(list.size(), [&](std::size_t bytes) { return allocate(bytes); });
+    std::uint32_t* const to = staging_.place(
+        list.size(), [&](std::size_t bytes) { return captures() ? memory() : allocate(bytes); });
     if (to == nullptr && list.size() != 0) {
       lacks_lists(list.size());
       return {nullptr, 0};
@@ -317,7 +326,7 @@ public:
       std::uint32_t blocks = 1;
       if constexpr (spans_blocks<Phase>::value) {
         blocks = blocks_per_tile(total, extent.capacity / (entries_per_lane<Phase>::value * block));
-        if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>(max_shared_));
+        if (blocks > 1) blocks = min_of(blocks, detail::largest_cluster<Phase, Source>(max_shared_, device_));
       }
       start(kernel, {grid, blocks, block}, bytes, phase, source, per_item, items, nullptr, 0);
     } else if constexpr (has_near_scratch<Phase>::value) {
@@ -382,6 +391,7 @@ private:
   bool make_room(std::size_t bytes) {
     std::size_t const wanted = bytes * blocks();
     if (bytes <= max_shared_ || wanted <= scratch_.size()) return true;
+    if (captures()) return false;  // what a capture allocates would belong to the graph
     retired_.reserve(retired_.size() + 1);
     memory larger = allocate(wanted);
     if (larger.data() == nullptr) return false;
@@ -431,6 +441,15 @@ private:
     launch.attrs = &cluster;
     launch.numAttrs = form.blocks_per_team > 1 ? 1 : 0;
     note(cudaLaunchKernelExC(&launch, reinterpret_cast<void const*>(kernel), all));
+  }
+
+  /// Whether the stream is being captured, by the engine or by a call_graph. The default stream also says so
+  /// while a capture of another stream forbids its use.
+  bool captures() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t const e = cudaStreamIsCapturing(stream_, &status);
+    if (e != cudaSuccess) cudaGetLastError();
+    return e != cudaSuccess || status != cudaStreamCaptureStatusNone;
   }
 
   /// Keeps outgrown memory, because graphs may have captured its address.

@@ -208,26 +208,29 @@ private:
     }
   }
 
-  /// Finds where the window of each row begins; a warp takes a row at a time.
+  /// Finds where the window of each query begins, and the end of the sinks of windows; a warp takes one of
+  /// them at a time. Rows that there are not have the window of the last query.
   template <class Team>
   KVMELD_HD void find_windows(Team const& team, block_of_rows const& b, track where, std::uint32_t length,
                               few_rows* rows) const {
     auto const& params = untuned.params;
-    bool const first_lane = team.lane() % warp_size == 0;
+    std::uint32_t const lane = team.lane() % warp_size, queries = b.rows / b.group;
     std::uint32_t const known = untuned.cache.ledger.tokens(where.sequence);
     auto const first_slot = [&](std::int64_t position) {
       if (params.window == 0) return 0u;
       return first_not(team, length,  // positions ascend
                        [&](slot_t s) { return untuned.cache.position(where, s) < position; });
     };
-    for (std::uint32_t r = warp_of(team); r < query_rows; r += warps_of(team)) {
-      std::int64_t const query = params.position_of(known, b.queries, b.query_of(min_of(r, b.rows - 1)));
-      slot_t const begin = first_slot(query - params.window + 1);
-      if (first_lane) rows->window[r] = begin;
-    }
-    if (warp_of(team) == 0) {
-      slot_t const end = first_slot(params.window_sinks);
-      if (first_lane) rows->sinks = end;
+    for (std::uint32_t i = warp_of(team); i <= queries; i += warps_of(team)) {
+      if (i == queries) {
+        slot_t const end = first_slot(params.window_sinks);
+        if (lane == 0) rows->sinks = end;
+      } else {
+        slot_t const begin =
+            first_slot(params.position_of(known, b.queries, b.query_of(i * b.group)) - params.window + 1);
+        std::uint32_t const end = i + 1 == queries ? query_rows : (i + 1) * b.group;
+        for (std::uint32_t r = i * b.group + lane; r < end; r += warp_size) rows->window[r] = begin;
+      }
     }
   }
 
