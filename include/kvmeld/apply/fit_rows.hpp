@@ -60,11 +60,11 @@ template <class Keys, class Values> struct fit_rows_phase {
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const {
     std::size_t const r = std::size_t{references} * wave.ledger.extent.queries_per_kv_head;
-    std::size_t const dk = x.keys.channels(), dv = x.values.channels();
-    return scratch_size(block * dk * sizeof(float)) + scratch_size(block * dv * sizeof(float)) +
-           2 * scratch_size(r * block * sizeof(float)) + scratch_size(block * sizeof(float)) +
-           scratch_size(r * dv * sizeof(float)) + scratch_size(r * r * sizeof(float)) +
-           6 * scratch_size(r * sizeof(float));
+    std::size_t const dv = x.values.channels();
+    return scratch_size(block * row_stride(x.keys.channels()) * sizeof(float)) +
+           scratch_size(block * dv * sizeof(float)) + 2 * scratch_size(r * block * sizeof(float)) +
+           scratch_size(block * sizeof(float)) + scratch_size(r * dv * sizeof(float)) +
+           scratch_size(r * r * sizeof(float)) + 6 * scratch_size(r * sizeof(float));
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -112,11 +112,12 @@ private:
           queries_(queries),
           rows_(queries.size()),
           dk_(phase.x.keys.channels()),
+          key_ld_(row_stride(dk_)),
           dv_(phase.x.values.channels()),
           listed_(listed),
           kept_(kept),
           factor_(phase.wave.score + phase.wave.at(t.item, 0)),
-          keys_(team.template scratch<float>(std::size_t{block} * dk_)),
+          keys_(team.template scratch<float>(std::size_t{block} * key_ld_)),
           values_(team.template scratch<float>(std::size_t{block} * dv_)),
           share_(team.template scratch<float>(std::size_t{rows_} * block)),
           turned_(team.template scratch<float>(std::size_t{rows_} * block)),
@@ -141,12 +142,12 @@ private:
       team_.sync();
       for (slot_t first = 0; first < n; first += block) {
         std::uint32_t const count = min_of(block, n - first);
-        p_.x.keys.load_tile(team_, t_.where, first, count, 0, dk_, keys_, dk_);
+        p_.x.keys.load_tile(team_, t_.where, first, count, 0, dk_, keys_, key_ld_);
         p_.x.values.load_tile(team_, t_.where, first, count, 0, dv_, values_, dv_);
         team_.sync();
         // What is NaN must not be multiplied, not even by 0.
         team_.for_each(count * dk_, [&](std::uint32_t i) {
-          if (!l.usable(t_.where, first + i / dk_)) keys_[i] = 0.0f;
+          if (!l.usable(t_.where, first + i / dk_)) keys_[i / dk_ * key_ld_ + i % dk_] = 0.0f;
         });
         team_.for_each(count * dv_, [&](std::uint32_t i) {
           if (!l.usable(t_.where, first + i / dv_)) values_[i] = 0.0f;
@@ -301,7 +302,8 @@ private:
     }
 
     KVMELD_HD void products(std::uint32_t count) const {
-      row_products(team_, queries_.data(), rows_, queries_.stride(), keys_, count, dk_, dk_, share_, block);
+      row_products(team_, queries_.data(), rows_, queries_.stride(), keys_, count, key_ld_, dk_, share_,
+                   block);
     }
     /// Calls use(first, count) for blocks of listed entries, with share = a_qj. Collective; begins and ends
     /// with a barrier.
@@ -312,8 +314,8 @@ private:
       for (std::uint32_t first = 0; first < kept_; first += block) {
         std::uint32_t const count = min_of(block, kept_ - first);
         for (std::uint32_t i = 0; i < count; ++i)
-          p_.x.keys.load_tile(team_, t_.where, listed_[first + i], 1, 0, dk_, keys_ + std::size_t{i} * dk_,
-                              dk_);
+          p_.x.keys.load_tile(team_, t_.where, listed_[first + i], 1, 0, dk_,
+                              keys_ + std::size_t{i} * key_ld_, key_ld_);
         team_.for_each(count,
                        [&](std::uint32_t i) { bias_[i] = l.log_degree(t_.where, listed_[first + i]); });
         team_.sync();
@@ -349,7 +351,7 @@ private:
     tile const& t_;
     reference_rows queries_;
     std::uint32_t rows_;
-    std::uint32_t dk_, dv_;
+    std::uint32_t dk_, key_ld_, dv_;
     slot_t const* listed_;
     std::uint32_t kept_;
     float *factor_, *keys_, *values_, *share_, *turned_, *bias_, *rest_, *gram_, *lse_, *sum_, *next_,

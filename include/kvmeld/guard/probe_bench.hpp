@@ -59,7 +59,7 @@ public:
     return scratch_size(p * dk * sizeof(float)) + 2 * scratch_size(p * sizeof(float)) +
            scratch_size(p * sizeof(std::uint32_t)) + scratch_size(p * dv * sizeof(float)) +
            scratch_size(p * block * sizeof(float)) + 2 * scratch_size(p * sizeof(float)) +
-           scratch_size(std::size_t{block} * dk * sizeof(float)) +
+           scratch_size(std::size_t{block} * row_stride(dk) * sizeof(float)) +
            scratch_size(std::size_t{block} * dv * sizeof(float)) + scratch_size(dk * sizeof(float)) +
            scratch_size(dv * sizeof(float));
   }
@@ -73,6 +73,7 @@ public:
         where_(t.where),
         probes_(guard.probes.count * wave.ledger.extent.queries_per_kv_head),
         dk_(x.keys.channels()),
+        key_ld_(row_stride(dk_)),
         dv_(x.values.channels()),
         query_(team.template scratch<float>(std::size_t{probes_} * dk_)),
         lse_(team.template scratch<float>(probes_)),
@@ -82,7 +83,7 @@ public:
         share_(team.template scratch<float>(std::size_t{probes_} * block)),
         one_(team.template scratch<float>(probes_)),
         norm_(team.template scratch<float>(probes_)),
-        key_rows_(team.template scratch<float>(std::size_t{block} * dk_)),
+        key_rows_(team.template scratch<float>(std::size_t{block} * key_ld_)),
         value_rows_(team.template scratch<float>(std::size_t{block} * dv_)),
         key_(team.template scratch<float>(dk_)),
         value_(team.template scratch<float>(dv_)),
@@ -139,7 +140,7 @@ public:
       for (std::uint32_t r = 0; r < count; ++r) {
         float const k = set.key(first + r), v = set.value(first + r);
         tokens += set.mass(first + r);
-        team_.for_each(dk_, [&](std::uint32_t c) { key_[c] += k * key_rows_[r * dk_ + c]; });
+        team_.for_each(dk_, [&](std::uint32_t c) { key_[c] += k * key_rows_[r * key_ld_ + c]; });
         team_.for_each(dv_, [&](std::uint32_t c) { value_[c] += v * value_rows_[r * dv_ + c]; });
       }
       weigh(
@@ -184,8 +185,8 @@ public:
   KVMELD_HD bool pair_passes(slot_t pivot, slot_t other, std::uint32_t most) const {
     float const* const degree = wave_.ledger.degree + wave_.ledger.at(where_, 0);
     float const na = degree[pivot], nb = degree[other], tokens = na + nb, a = na / tokens, b = nb / tokens;
-    x_.keys.load_tile(team_, where_, pivot, 1, 0, dk_, key_rows_, dk_);
-    x_.keys.load_tile(team_, where_, other, 1, 0, dk_, key_rows_ + dk_, dk_);
+    x_.keys.load_tile(team_, where_, pivot, 1, 0, dk_, key_rows_, key_ld_);
+    x_.keys.load_tile(team_, where_, other, 1, 0, dk_, key_rows_ + key_ld_, key_ld_);
     x_.values.load_tile(team_, where_, pivot, 1, 0, dv_, value_rows_, dv_);
     x_.values.load_tile(team_, where_, other, 1, 0, dv_, value_rows_ + dv_, dv_);
     team_.sync();
@@ -228,14 +229,14 @@ private:
   }
   template <class Slot> KVMELD_HD void load(std::uint32_t count, Slot slot) const {
     for (std::uint32_t r = 0; r < count; ++r) {
-      x_.keys.load_tile(team_, where_, slot(r), 1, 0, dk_, key_rows_ + std::size_t{r} * dk_, dk_);
+      x_.keys.load_tile(team_, where_, slot(r), 1, 0, dk_, key_rows_ + std::size_t{r} * key_ld_, key_ld_);
       x_.values.load_tile(team_, where_, slot(r), 1, 0, dv_, value_rows_ + std::size_t{r} * dv_, dv_);
     }
     team_.sync();
   }
   /// share[p][r] = product of probe p and row r of the block.
   KVMELD_HD void products(std::uint32_t count) const {
-    row_products(team_, query_, probes_, dk_, key_rows_, count, dk_, dk_, share_, block);
+    row_products(team_, query_, probes_, dk_, key_rows_, count, key_ld_, dk_, share_, block);
   }
   /// share[p][r] = attention that probe p paid to row r of the block before the call.
   template <class Slot, class Mass> KVMELD_HD void weigh(std::uint32_t count, Slot slot, Mass mass) const {
@@ -287,7 +288,7 @@ private:
   probed<Q> const& guard_;
   kv<Keys, Values> const& x_;
   track where_;
-  std::uint32_t probes_, dk_, dv_;
+  std::uint32_t probes_, dk_, key_ld_, dv_;
   float *query_, *lse_, *mass_;
   std::uint32_t* visible_;
   float *change_, *share_, *one_, *norm_, *key_rows_, *value_rows_, *key_, *value_, *room_;
