@@ -1,5 +1,5 @@
 #include <kvmeld/kvmeld.hpp>
-#include <kvmeld/testing.hpp>
+#include <kvmeld/testing/lane_executor.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -59,32 +59,41 @@ template <class Executor> void every_slot_once(Executor executor, std::uint64_t 
   std::vector<std::uint32_t> const counts(5, 1);
   kvmeld::batch_source const batch{s, {1, sequences, counts}};
   std::uint32_t const per_track = d.pick({2u, 3u, 20u}), least = d.pick({1u, 2u, 9u});
-  partial_rows const parts{nullptr, per_track, least, batch.items(), s.queries_per_kv_head, 1, s.value_dim};
+  std::uint32_t const reach = d.pick({0u, 0u, 1u, 100u, 600u});
+  partial_rows const parts{nullptr, per_track,   least, batch.items(), s.queries_per_kv_head,
+                           1,       s.value_dim, reach};
   kvmeld::attention::part_source const items{batch, per_track};
   REQUIRE(items.items() == per_track * 5 * s.kv_heads);
   std::vector<key_part> found(items.items());
   executor.run(find_parts{parts, batch, ledger, found.data()}, s, items.items(), items);
 
+  // Of slots that a window may show, from a block's first on.
+  auto const first_of = [&](std::uint32_t n) { return reach == 0 || n <= reach ? 0 : (n - reach) / 64 * 64; };
   std::vector<std::uint32_t> lengths;
-  for (std::uint32_t i = 0; i < batch.items(); ++i)
-    if (!batch.idle(i)) lengths.push_back(ledger.length[batch.where(i).index]);
+  for (std::uint32_t i = 0; i < batch.items(); ++i) {
+    if (batch.idle(i)) continue;
+    std::uint32_t const n = ledger.length[batch.where(i).index];
+    lengths.push_back(n - first_of(n));
+  }
   CAPTURE(seed);
   std::uint32_t const share = 64 * fewest_blocks(lengths, least, items.items());
   std::uint32_t number = 0;
   for (std::uint32_t i = 0; i < batch.items(); ++i) {
     if (batch.idle(i)) continue;
     std::uint32_t const n = ledger.length[batch.where(i).index];
+    std::uint32_t const first = first_of(n);
     std::uint32_t index = 0;
-    for (std::uint32_t begin = 0; begin < std::max(1u, n); begin += share, ++index, ++number) {
+    for (std::uint32_t begin = first; begin < std::max(1u, n); begin += share, ++index, ++number) {
       REQUIRE(number < found.size());
       key_part const& part = found[number];
       CHECK(part.where.index == batch.where(i).index);
       CHECK(part.item == i);
       CHECK(part.number == number);
       CHECK(part.index == index);
-      CHECK(part.begin() == begin);
+      CHECK(part.begin() == (index == 0 ? 0 : begin));
+      CHECK(part.first == first);
       CHECK(part.end(n) == std::min(n, begin + share));
-      CHECK(part.count == std::max(1u, kvmeld::ceil_div(n, share)));
+      CHECK(part.count == std::max(1u, kvmeld::ceil_div(n - first, share)));
       CHECK(part.count <= parts.most_of_track(s.capacity));
     }
   }

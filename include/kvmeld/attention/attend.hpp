@@ -83,6 +83,8 @@ template <class Keys, class Values, class Q, class Out> struct attend_phase : at
       return params.position_of(known, b.queries, b.query_of(r));
     };
     for (slot_t begin = part.begin(); begin < end; begin += token_block) {
+      if (begin < part.first && begin >= static_cast<slot_t>(params.window_sinks)) begin = part.first;
+      if (begin >= end) break;
       std::uint32_t const tokens = min_of(token_block, end - begin);
       if (params.window != 0 && !reached(t.where, begin, tokens, position_of(0))) continue;
       kvmeld::detail::load_bias(team, cache.ledger, t.where, begin, tokens, bias);
@@ -157,7 +159,7 @@ template <class Executor, class Keys, class Values, class Q, class Out>
 status attend_and_keep(Executor& executor, attention_params const& params, query_batch const& batch,
                        head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
                        log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
-  return run_attend(executor, params, batch, cache.extent(), query, out, lse, split,
+  return run_attend(executor, params, batch, cache.extent(), query, out, lse, split, !cache.ledger.padded,
                     [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
                       return attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept};
                     });

@@ -210,7 +210,8 @@ status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
   constexpr bool readable = is_immediate<Executor>::value;
   std::string const problem = detail::attend_refusal(readable, batch, query, cache, out, params, split);
   if (!problem.empty()) return raise(problem);
-  return detail::run_attend(executor, params, batch, cache.extent(), query, out, lse, split,
+  bool const by_slot = false;  // members have positions of their own
+  return detail::run_attend(executor, params, batch, cache.extent(), query, out, lse, split, by_slot,
                             [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
                               return attend_shared_phase<Keys, Values, Q, Out>{rows, cache, parts};
                             });

@@ -34,8 +34,9 @@ namespace attention {
 /// is a multiple of 64, and the smallest with which these parts are enough. Numbers that fill up a list lend
 /// their parts to the others. A device is busy with about two parts for each multiprocessor: `parts` is then
 /// 2 x multiprocessors / tracks. If lengths differ much, give `parts` at least 2: otherwise the longest track
-/// holds up the others. A window does not shorten parts: those in front of it have no work, so give a layer
-/// with a window more parts.
+/// holds up the others. With a window, parts are cut from the slots that it may show: the last window +
+/// queries - 1 of a track. The first part has the window's sinks besides. (Where tracks have empty slots or
+/// share entries, parts are cut from the whole track.)
 struct split_keys {
   std::uint32_t parts = 1;  ///< parts per track, on average; 1: attention in one launch
   /// split_floats() floats, in memory that launches can write. Calls on one stream may share it.
@@ -78,10 +79,11 @@ struct key_part {
   std::uint32_t index;   ///< among the parts of the track
   std::uint32_t count;   ///< parts of the track; 0: the tile has no work
   std::uint32_t share;   ///< entries of a part
-  /// The first slot of the part.
-  KVMELD_HD slot_t begin() const { return index * share; }
+  slot_t first;          ///< no window shows the slots of the track before it, except sinks
+  /// The first slot of the part. Part 0 begins with the sinks.
+  KVMELD_HD slot_t begin() const { return index == 0 ? 0 : first + index * share; }
   /// The end of the part for a query that sees the first `seen` slots of the track.
-  KVMELD_HD slot_t end(std::uint32_t seen) const { return min_of(seen, begin() + share); }
+  KVMELD_HD slot_t end(std::uint32_t seen) const { return min_of(seen, first + (index + 1) * share); }
 };
 
 /// The results of the parts, per part and query row: highest logit, sum of weights (0: nothing was seen),
@@ -93,7 +95,12 @@ struct partial_rows {
   std::uint32_t least;   ///< blocks that a part has at least
   std::uint32_t tracks;  ///< of the batch
   std::uint32_t group, queries, value_dim;
+  std::uint32_t reach = 0;  ///< slots at the end of a track that a window may show; 0: there is no window
 
+  /// The first slot of a track that a window may show, rounded down to a block. Positions ascend strictly.
+  KVMELD_HD slot_t first_shown(std::uint32_t length) const {
+    return reach == 0 || length <= reach ? 0 : (length - reach) / block * block;
+  }
   /// More parts than this no track has.
   std::uint32_t most_of_track(std::uint32_t capacity) const {
     return min_of(tracks * count, ceil_div(ceil_div(capacity, block), least));
@@ -111,10 +118,15 @@ struct partial_rows {
   template <class Team>
   KVMELD_HD key_part find(Team const& team, batch_source const& batch, ledger_ref const& ledger,
                           tile const& t) const {
-    if (count == 1) return {t.where, t.item, t.item, 0, 1, ledger.length[t.where.index]};
+    auto const length_of = [&](track where) { return ledger.length[where.index]; };
+    if (count == 1) {
+      std::uint32_t const length = length_of(t.where);
+      return {t.where, t.item, t.item, 0, 1, length, first_shown(length)};
+    }
     auto const count_of = [&](std::uint32_t item, std::uint32_t blocks) {
       if (batch.idle(item)) return 0u;
-      return max_of(1u, ceil_div(ceil_div(ledger.length[batch.where(item).index], block), blocks));
+      std::uint32_t const length = length_of(batch.where(item));
+      return max_of(1u, ceil_div(ceil_div(length - first_shown(length), block), blocks));
     };
     auto const all_parts = [&](std::uint32_t blocks) {
       std::uint32_t all = 0;
@@ -140,9 +152,11 @@ struct partial_rows {
           found[0] = i;
           found[1] = before;
         });
-    if (t.item >= there) return {t.where, t.item, t.item, 0, 0, 0};
+    if (t.item >= there) return {t.where, t.item, t.item, 0, 0, 0, 0};
     std::uint32_t const item = found[0], first = found[1];
-    return {batch.where(item), item, t.item, t.item - first, count_of(item, low), low * block};
+    track const where = batch.where(item);
+    return {
+        where, item, t.item, t.item - first, count_of(item, low), low * block, first_shown(length_of(where))};
   }
 
   /// Writes the results of a part: `channels` channels from `first` on, and with the first ones the rest.
@@ -274,17 +288,21 @@ inline std::string split_problem(split_keys const& split, query_batch const& bat
 }
 
 /// Launches phase_of(rows, parts), which attends, and joins parts where keys are split. Checks nothing.
+/// `by_slot`: what a window shows of a track are its last slots.
 template <class Executor, class Q, class Out, class PhaseOf>
 status run_attend(Executor& executor, attention_params const& params, query_batch const& batch,
                   shape const& s, head_rows<Q> query, head_rows<Out> out, log_sums<float> lse,
-                  split_keys const& split, PhaseOf const& phase_of) {
+                  split_keys const& split, bool by_slot, PhaseOf const& phase_of) {
   batch_source const source{s, batch.staged(executor)};
   attend_rows<Q, Out> const rows{params, source, query, out, lse};
   std::uint32_t const least =
       max_of(1u, ceil_div(min_of(split.min_entries, s.capacity), partial_rows::block));
-  partial_rows const parts{split.memory.data(), split.parts,           least,
-                           source.items(),      s.queries_per_kv_head, source.batch.max_queries(),
-                           s.value_dim};
+  std::uint32_t const queries = source.batch.max_queries();
+  std::uint64_t const shown = std::uint64_t{params.window} + max_of(1u, queries) - 1;
+  bool const shortens = by_slot && params.window != 0 && shown <= s.capacity;
+  partial_rows const parts{
+      split.memory.data(),   split.parts, least,       source.items(),
+      s.queries_per_kv_head, queries,     s.value_dim, shortens ? static_cast<std::uint32_t>(shown) : 0};
   return launch_all(executor, "attention::attend", [&] {
     part_source const all{source, split.parts};
     executor.run(phase_of(rows, parts), s, all.items(), all);

@@ -26,7 +26,7 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_me
   page_places<Entry, Index> places;  ///< where the numbers of a page and token lie
   float* degree = nullptr;           ///< tokens that the entry there stands for; 0: no entry
   position_t* position =
-      nullptr;  ///< token position of the entry there; they ascend in a track, below the tokens seen
+      nullptr;  ///< token position of the entry there; they ascend strictly in a track, below the tokens seen
 
   std::string problem(char const* call) const {
     if (degree == nullptr || position == nullptr) {
@@ -55,7 +55,7 @@ struct entry_places {
 struct entry_metadata {
   float const* degree = nullptr;  ///< tokens that each entry stands for; 0: no entry, a track ends before it
   position_t const* position =
-      nullptr;            ///< token position of each entry; they ascend in a track, below the tokens seen
+      nullptr;  ///< token position of each entry; they ascend strictly in a track, below the tokens seen
   entry_places places{};  ///< where the row of a track begins
 
   std::string problem(char const* call) const {
