@@ -24,6 +24,18 @@ struct own_stream {
   cudaStream_t is = nullptr;
 };
 
+/// What engines of a test begin with: a stream, and random rows.
+struct inputs {
+  explicit inputs(std::uint32_t seed)
+      : n(seed),
+        keys(device_test::random_rows<element>(n, extent.key_dim, 0.9f)),
+        values(device_test::random_rows<element>(n, extent.value_dim, 0.0f)) {}
+  own_stream stream;
+  device_test::made_for const now{extent};
+  device_test::noise n;
+  std::vector<element> keys, values;
+};
+
 /// A graph has as many rounds as full tracks need.
 auto in_few_rounds() {
   using kvmeld::quantity;
@@ -39,6 +51,7 @@ auto in_few_rounds() {
 /// A cache over tensors that may move, with what attention reads and writes.
 class engine {
 public:
+  explicit engine(inputs const& from) : engine(from.stream.is, from.keys, from.values) {}
   engine(cudaStream_t stream, std::vector<element> const& k, std::vector<element> const& v)
       : keys_{array<element>(k), array<element>(k)},
         values_{array<element>(v), array<element>(v)},
@@ -166,12 +179,10 @@ void record_or_replay(kvmeld::call_graph<kvmeld::cuda_executor<>>& g, bool first
 
 TEST_CASE("a decode step with attention, its compressions and tensors that move are in graphs as they are "
           "outside") {
-  own_stream stream;
-  device_test::made_for const now(extent);
-  device_test::noise n(3);
-  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
-  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
-  engine eager(stream.is, k, v), replayed(stream.is, k, v);
+  inputs from(3);
+  own_stream const& stream = from.stream;
+  device_test::noise& n = from.n;
+  engine eager(from), replayed(from);
   auto const both = [&](auto f) {
     f(eager);
     f(replayed);
@@ -225,12 +236,10 @@ TEST_CASE("a decode step with attention, its compressions and tensors that move 
 }
 
 TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a graph, and calls in kernels") {
-  own_stream stream;
-  device_test::made_for const now(extent);
-  device_test::noise n(6);
-  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
-  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
-  engine told(stream.is, k, v), counted(stream.is, k, v), in_kernels(stream.is, k, v);
+  inputs from(6);
+  own_stream const& stream = from.stream;
+  device_test::noise& n = from.n;
+  engine told(from), counted(from), in_kernels(from);
   std::vector<std::uint32_t> const slots{0, 1, 2};
   for (engine* e : {&told, &counted, &in_kernels}) {
     for (std::uint32_t slot : slots) e->cache.open(slot, 60 + 10 * slot);
@@ -278,12 +287,10 @@ TEST_CASE("drafts that a kernel accepts: counts that lie on the device, in a gra
 }
 
 TEST_CASE("a graph of the engine reads on the device which sequences attend and are observed") {
-  own_stream stream;
-  device_test::made_for const now(extent);
-  device_test::noise n(7);
-  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
-  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
-  engine told(stream.is, k, v), captured(stream.is, k, v);
+  inputs from(7);
+  own_stream const& stream = from.stream;
+  device_test::noise& n = from.n;
+  engine told(from), captured(from);
   for (engine* e : {&told, &captured}) {
     for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 70 + 10 * slot);
   }
@@ -327,12 +334,10 @@ TEST_CASE("a graph of the engine reads on the device which sequences attend and 
 }
 
 TEST_CASE("a step that attends, observes and merges what has grown is one graph") {
-  own_stream stream;
-  device_test::made_for const now(extent);
-  device_test::noise n(9);
-  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
-  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
-  engine eager(stream.is, k, v), replayed(stream.is, k, v);
+  inputs from(9);
+  own_stream const& stream = from.stream;
+  device_test::noise& n = from.n;
+  engine eager(from), replayed(from);
   for (engine* e : {&eager, &replayed}) {
     for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 80 + 10 * slot);
   }
@@ -368,12 +373,10 @@ TEST_CASE("a step that attends, observes and merges what has grown is one graph"
 TEST_CASE(
     "calls join a graph that the engine captures: nothing happens before its launches, and then what eager "
     "calls do") {
-  own_stream stream;
-  device_test::made_for const now(extent);
-  device_test::noise n(5);
-  auto const k = device_test::random_rows<element>(n, extent.key_dim, 0.9f);
-  auto const v = device_test::random_rows<element>(n, extent.value_dim, 0.0f);
-  engine eager(stream.is, k, v), joined(stream.is, k, v);
+  inputs from(5);
+  own_stream const& stream = from.stream;
+  device_test::noise& n = from.n;
+  engine eager(from), joined(from);
   for (engine* e : {&eager, &joined}) {
     for (std::uint32_t slot : {0u, 1u, 2u}) e->cache.open(slot, 70 + 10 * slot);
   }

@@ -63,8 +63,8 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     bool const observes(need);
     constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
     std::string problem = cache.valid().text();
-    if (problem.empty()) problem = detail::attend_problem(params, batch, s, query, out, readable);
-    if (problem.empty()) problem = detail::split_problem(split, batch, s);
+    if (problem.empty())
+      problem = detail::attend_refusal(readable, batch, query, cache.ref(), out, params, split);
     if (problem.empty()) problem = kvmeld::detail::probes_problem("attention::attend_and_observe", probes);
     if (problem.empty() && observes) {
       std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), probes);

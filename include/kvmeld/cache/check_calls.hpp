@@ -39,12 +39,10 @@ inline std::string observe(ledger_ref const& l, query_batch const& batch, attent
   if (std::string text = detail::batch_problem("observe", l.extent, batch); !text.empty()) return text;
   if (std::string text = detail::params_problem("observe", params, l.extent.key_dim, readable); !text.empty())
     return text;
-  std::uint32_t const readable_numbers = batch.on_device() ? 0 : batch.size();
   auto const sequence_at = [&](std::size_t i) { return batch.sequence(static_cast<std::uint32_t>(i)); };
-  if (std::string text = each_is_open("observe", l, readable_numbers, sequence_at); !text.empty())
-    return text;
+  if (std::string text = each_is_open("observe", l, batch.told(), sequence_at); !text.empty()) return text;
   bool any = batch.on_device() && batch.max_queries() != 0;
-  for (std::uint32_t i = 0; i < readable_numbers; ++i) {
+  for (std::uint32_t i = 0; i < batch.told(); ++i) {
     std::uint32_t const sequence = batch.sequence(i);
     std::uint32_t const since = l.seen[sequence] - l.sequence_state(sequence, sequence_word::compressed_at);
     if (l.padded && batch.queries(i) > max_of(since, 1u)) {

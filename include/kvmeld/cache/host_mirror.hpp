@@ -23,7 +23,7 @@ namespace detail {
 class host_mirror {
 public:
   host_mirror() = default;
-  explicit host_mirror(shape const& s) : extent_(s), tracks_(s), sequences_(s), unlisted_(s.layers, 0) {}
+  explicit host_mirror(shape const& s) : extent_(s), tracks_(s), sequences_(s) {}
 
   /// Returns `l` with the arrays of this mirror in place of its own; arrays per entry and per member, and
   /// the score's table, are null. Valid until the mirror is moved, or until take_back.
@@ -170,7 +170,8 @@ public:
   /// Notes an observation of sequences that only the device knows, which a graph may repeat at any time. Any
   /// sequence, also one that is opened later, counts as observed from now on.
   void observe_unlisted(std::uint32_t layer) {
-    unlisted_[layer] = 1;
+    if (sequences_.unlisted[layer] != 0) return;  // all of them count already
+    sequences_.unlisted[layer] = 1;
     for (std::uint32_t q = 0; q < extent_.sequences; ++q) observe(q, layer, 1);
   }
 
@@ -247,6 +248,7 @@ private:
   struct sequence_numbers {
     std::vector<std::uint32_t> seen, pending, frozen, id, is_open, words;
     std::vector<std::uint8_t> known, tokens_known;
+    std::vector<std::uint8_t> unlisted;  ///< [layers] whether observe_unlisted was told of the layer
     std::vector<std::int64_t> drift;  ///< entries appended to every track since a report was requested, minus
                                       ///< the entries dropped
     std::vector<std::int64_t> token_drift;  ///< likewise, tokens seen and pending
@@ -261,6 +263,7 @@ private:
           words(std::size_t{s.sequences} * sequence_word::count, 0),
           known(s.sequences, 1),
           tokens_known(s.sequences, 1),
+          unlisted(s.layers, 0),
           drift(s.sequences, 0),
           token_drift(s.sequences, 0),
           since(s.sequences, sequences::effect::counted) {}
@@ -276,7 +279,7 @@ private:
   /// Counts a row of every layer of which observe_unlisted was told.
   void count_unlisted(std::uint32_t sequence) {
     for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
-      if (unlisted_[layer] != 0) observe(sequence, layer, 1);
+      if (sequences_.unlisted[layer] != 0) observe(sequence, layer, 1);
     }
   }
   template <class F> void each(std::uint32_t sequence, F f) const {
@@ -310,7 +313,6 @@ private:
   shape extent_{};
   track_numbers tracks_, tracks_before_;
   sequence_numbers sequences_, sequences_before_;
-  std::vector<std::uint8_t> unlisted_;  ///< [layers] whether observe_unlisted was told of it
   /// What was added to the lengths of each sequence's tracks since `keep`, and what of that tracks_before_
   /// has.
   std::vector<std::int64_t> added_, added_before_;

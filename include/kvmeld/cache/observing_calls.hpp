@@ -159,7 +159,7 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch c
   if (!s.ok()) return s;
   if constexpr (!immediate) {
     if (batch.on_device()) mirror_.observe_unlisted(batch.layer());
-    for (std::uint32_t i = 0; i < (batch.on_device() ? 0 : batch.size()); ++i)
+    for (std::uint32_t i = 0; i < batch.told(); ++i)
       mirror_.observe(batch.sequence(i), batch.layer(), probes.count(batch.queries(i)));
   }
   return s;

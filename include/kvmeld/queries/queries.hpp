@@ -93,6 +93,8 @@ public:
   /// Whether the lists lie where phases can read them. The host then may not ask for `sequence` and
   /// `queries`.
   bool on_device() const { return on_device_; }
+  /// How many of the sequences the host may ask for: all or none.
+  std::uint32_t told() const { return on_device_ ? 0 : size(); }
   /// Whether the array of sequences is missing.
   bool lacks_sequences() const { return listed_ && !sequences_.empty() && sequences_.data() == nullptr; }
   /// How many query counts the caller gave. It has to equal size().

@@ -122,7 +122,7 @@ struct leverage {
       own.sync();
     }
     float* const solved = turned;  // L^-1 x of a block of rows: [block][ld]
-    std::uint32_t const ld = row_scratch::stride(d);
+    std::uint32_t const ld = row_stride(d);
     keys.for_each_block(
         team, 0, view.length(), [&](auto const& part, slot_t s, std::uint32_t count, auto const& row) {
           turn_back(part, view, s, count, row, turns, d, centred);
@@ -162,7 +162,7 @@ private:
   static constexpr std::uint32_t turned_ld = row_scratch::block + 1;  // neighbouring lanes write other banks
   /// Floats of a block of keys as columns, or of as many solutions as rows.
   KVMELD_HD static constexpr std::size_t turned_floats(std::uint32_t d) {
-    return max_of(std::size_t{turned_ld} * d, std::size_t{row_scratch::block} * row_scratch::stride(d));
+    return max_of(std::size_t{turned_ld} * d, std::size_t{row_scratch::block} * row_stride(d));
   }
 
   /// to[i][d] = the key of slot s + i before its rotation. Does nothing without `rope`. Collective; barrier

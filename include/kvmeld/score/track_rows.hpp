@@ -90,7 +90,6 @@ struct row_ranges {
       own.for_each(floats, [&](std::uint32_t i) { level(depth - 1)[i] += level(depth)[i]; });
       own.sync();
     };
-    own.for_each(floats, [&](std::uint32_t i) { memory[i] = 0.0f; });
     share(team, [&](auto const& part, std::uint32_t, slot_t first, slot_t last) {
       float* const to = level(depth++);
       part.for_each(floats, [&](std::uint32_t i) { to[i] = 0.0f; });
@@ -101,7 +100,7 @@ struct row_ranges {
     });
     while (depth > 1) join();
     team.sync();
-    if (mine.count == 1) return memory;
+    if (mine.count == 1 && count != 0) return memory;
     std::uint32_t const blocks = ceil_div(count, most / mine.count);  // that have ranges
     own.for_each(floats, [&](std::uint32_t i) {
       level(1)[i] = tree_sum(blocks, [&](std::uint32_t b) { return in_block(team, memory, b)[i]; });
@@ -130,7 +129,7 @@ private:
 struct row_scratch {
   static constexpr std::uint32_t block = row_ranges::block;  ///< rows that are loaded together
 
-  float* tile;         ///< [block][stride(channels)]
+  float* tile;         ///< [block][row_stride(channels)]
   float* sums;         ///< [row_ranges::levels][channels]
   float* sum_of_rows;  ///< [channels]
   float* weight;       ///< [block]
@@ -140,18 +139,16 @@ struct row_scratch {
   /// Takes scratch for rows of up to `channels` channels. Collective.
   template <class Team>
   KVMELD_HD row_scratch(Team const& team, std::uint32_t channels)
-      : tile(block_scratch<float>(team, std::size_t{block} * stride(channels))),
+      : tile(block_scratch<float>(team, std::size_t{block} * row_stride(channels))),
         sums(block_scratch<float>(team, std::size_t{row_ranges::levels} * channels)),
         sum_of_rows(block_scratch<float>(team, channels)),
         weight(block_scratch<float>(team, block)),
         square(block_scratch<float>(team, block)),
         product(block_scratch<float>(team, block)) {}
 
-  /// Floats from one row of the tile to the next.
-  KVMELD_HD static constexpr std::uint32_t stride(std::uint32_t channels) { return row_stride(channels); }
   /// Bytes of scratch that the constructor takes.
   static constexpr std::size_t bytes(std::uint32_t channels) {
-    return scratch_size(std::size_t{block} * stride(channels) * sizeof(float)) +
+    return scratch_size(std::size_t{block} * row_stride(channels) * sizeof(float)) +
            scratch_size(std::size_t{row_ranges::levels} * channels * sizeof(float)) +
            scratch_size(std::size_t{channels} * sizeof(float)) + 3 * scratch_size(block * sizeof(float));
   }
@@ -188,7 +185,7 @@ public:
       auto const use = [&](detail::tile_view<float> const& tile) {
         body(part, s, count, [&](std::uint32_t i) { return row_ref(tile.rows + i * tile.ld, channels()); });
       };
-      std::uint32_t const ld = row_scratch::stride(channels());
+      std::uint32_t const ld = row_stride(channels());
       if constexpr (std::is_same_v<typename Layout::element_type, float>) {
         detail::with_tile(part, layout_, view_.where(), s, count, scratch_.tile, ld, use);
       } else {
@@ -206,8 +203,7 @@ public:
   template <class Team, class Use>
   KVMELD_HD void for_each_tile(Team const& team, slot_t first, slot_t last, Use use) const {
     share_blocks(team, first, last, [&](auto const& part, slot_t s, std::uint32_t count) {
-      detail::with_tile(part, layout_, view_.where(), s, count, scratch_.tile,
-                        row_scratch::stride(channels()),
+      detail::with_tile(part, layout_, view_.where(), s, count, scratch_.tile, row_stride(channels()),
                         [&](auto const& tile) { use(part, s, count, tile.rows, tile.ld); });
     });
   }
