@@ -15,7 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import pathlib
 from pathlib import Path
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("compile_time.py")
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSED = "examples/choose_at_run_time.cpp"  # a cache that is composed at run time
@@ -60,7 +67,7 @@ def rows(compiler, flags, umbrella, example, suffix, runs, folder):
     sources = []
     for name, text in units(umbrella, example, flags):
         source = folder / f"unit_{len(sources)}.{suffix}"
-        source.write_text(text)
+        _program.write_file(source, text)
         sources.append((name, str(source)))
     times = {name: [] for name, _ in sources}
     for _ in range(runs):  # side by side, so that other work on the machine meets all of them
@@ -78,7 +85,7 @@ def rows(compiler, flags, umbrella, example, suffix, runs, folder):
 
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--runs", type=int, default=5)
+    arguments.add_argument("--runs", type=_program.whole(1, 10000), default=5)
     arguments.add_argument("--nvcc", default=shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")
     arguments.add_argument("--kokkos", default="/usr/include/trilinos", help="folder of Kokkos_Core.hpp")
     options = arguments.parse_args()

@@ -10,14 +10,15 @@
 #include "tensors.hpp"
 #include "yardstick.hpp"
 
+#include <tiny_llama/output_file.hpp>
+#include <tiny_llama/program.hpp>
+
 #include <kvmeld/backend/host/host_executor.hpp>
 #include <kvmeld/core/element.hpp>
 
 #include <cstdint>
-#include <exception>
-#include <fstream>
 #include <iostream>
-#include <stdexcept>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -34,10 +35,9 @@ template <class T> void run_all(session& s, std::uint32_t n, char const* dtype) 
 }
 
 int run(options const& o) {
-  std::ofstream json;
-  if (!o.json.empty()) {  // opened first: a path that cannot be written is worth no run
-    json.open(o.json);
-    if (!json) throw bad_arguments("The file '" + o.json + "' cannot be written.");
+  if (!o.json.empty()) {  // a path that cannot be written is worth no run
+    if (std::string const problem = tiny_llama::output_problem(o.json); !problem.empty())
+      throw bad_arguments("The file '" + o.json + "' cannot be written (" + problem + ").");
   }
   session s(o, kvmeld::host_executor(o.threads).workers());
   std::vector<std::uint32_t> const lengths =
@@ -55,10 +55,10 @@ int run(options const& o) {
   remember_workspace(s);
   report const figures{describe_machine(s.threads()), s.rows(), s.memory()};
   figures.print(std::cout);
-  if (json.is_open()) {
+  if (!o.json.empty()) {
+    std::ostringstream json;
     figures.write_json(json);
-    json.flush();
-    if (!json) throw std::runtime_error("The file '" + o.json + "' could not be written to its end.");
+    tiny_llama::write_file(o.json, json.str());
   }
   return 0;
 }
@@ -66,7 +66,7 @@ int run(options const& o) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  try {
+  return tiny_llama::run_program("kvmeld_bench", [&] {
     options const o = parse_options(count, arguments);
     if (o.help) {
       std::cout << usage();
@@ -74,11 +74,5 @@ int main(int count, char** arguments) {
     }
     restart_for_blas(arguments);
     return run(o);
-  } catch (bad_arguments const& e) {
-    std::cerr << "kvmeld_bench: " << e.what() << '\n';
-    return 2;
-  } catch (std::exception const& e) {
-    std::cerr << "kvmeld_bench: " << e.what() << '\n';
-    return 1;
-  }
+  });
 }

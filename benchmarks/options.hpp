@@ -1,8 +1,9 @@
 // What the command line asks for.
 #pragma once
 
+#include <tiny_llama/command_line.hpp>
+
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,7 @@ struct options {
 };
 
 /// A command line that cannot be used; what() is the sentence to print.
-struct bad_arguments : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using bad_arguments = tiny_llama::option_error;
 
 char const* usage();
 options parse_options(int count, char const* const* arguments);

@@ -16,7 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import pathlib
 from pathlib import Path
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("paired.py")
 
 HERE = Path(__file__).resolve().parent
 PEERS = ("streaming_llm", "h2o", "snapkv", "kvmerger", "chelsea", "cam")
@@ -92,12 +99,12 @@ def figure(values):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="build folder of the preset bench")
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--loops", type=lambda text: [int(n) for n in text.split(",")], default=[0, 2],
+    parser.add_argument("--runs", type=_program.whole(1, 10000), default=5)
+    parser.add_argument("--loops", type=_program.listed(_program.whole(0, 1024)), default=[0, 2],
                         help="numbers of busy loops beside the program, such as 0,2,8")
     parser.add_argument("--python", help="an interpreter that has PyTorch")
     parser.add_argument("--demo", type=Path, help="the program kvmeld_demo: times it instead")
-    parser.add_argument("--json", help="also write all figures to this file")
+    parser.add_argument("--json", type=_program.output_path, help="also write all figures to this file")
     o = parser.parse_args()
     program = o.demo or o.build / "benchmarks/kvmeld_bench"
     if not program.is_file():
@@ -112,8 +119,8 @@ def main():
                 for key, value in measured.items():
                     found.setdefault(key, {}).setdefault(loops, []).append(value)
     if o.json:
-        with open(o.json, "w", encoding="utf-8") as out:
-            json.dump([{"figure": key, "runs": values} for key, values in found.items()], out, indent=1)
+        figures = [{"figure": key, "runs": values} for key, values in found.items()]
+        _program.write_file(o.json, json.dumps(figures, indent=1))
     print_tables(found, o.loops)
 
 

@@ -70,7 +70,7 @@ public:
     begin(b, p.score);
     kvmeld::wave_ref const& wave = b.wave();
     b.launch(kvmeld::detail::score_phase<decltype(p.score)>{p.score, wave});
-    b.launch(kvmeld::detail::select_phase<decltype(p.select)>{p.select, wave});
+    b.launch(kvmeld::detail::select_phase_of(p, wave));
     b.launch(kvmeld::detail::round_phase{{wave}});
     b.launch(kvmeld::detail::admit_phase<decltype(p.identify)>{p.identify, wave, false});
     b.launch(kvmeld::detail::compose_phase{{wave}});

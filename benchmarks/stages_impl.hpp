@@ -150,14 +150,12 @@ private:
         "score_select",
         [&] {
           b_.launch(kvmeld::detail::score_phase<typename Policy::score_type>{policy_.score, wave});
-          b_.launch(kvmeld::detail::select_phase<typename Policy::select_type>{policy_.select, wave});
+          b_.launch(kvmeld::detail::select_phase_of(policy_, wave));
         },
         [&](counts const& c) { return c.entries * (channels_ * 4.0 + 5); });
     s_.measure(
         "select" + suffix_, x_.of(), [] {},
-        [&] {
-          b_.launch(kvmeld::detail::select_phase<typename Policy::select_type>{policy_.select, wave});
-        },
+        [&] { b_.launch(kvmeld::detail::select_phase_of(policy_, wave)); },
         [&] { return b_.count().entries * 5; }, [&] { return pass_over_scores(); });
     measure(
         "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(opens_round()); },

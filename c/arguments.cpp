@@ -36,7 +36,8 @@ kvmeld::budget read_budget(char const* call, kvmeld_budget const& b) {
            by_ratio ? "0, because budget.entries is given" : "above 0, because budget.entries is 0");
   }
   kvmeld::budget const own = by_ratio ? kvmeld::budget::ratio(b.ratio) : kvmeld::budget::entries(b.entries);
-  auto const among = read_enum(call, "budget.over", b.over, kvmeld::budget_scope::all_layers);
+  auto const among =
+      read_enum(call, "budget.over", b.over, kvmeld::budget_scope::all_layers, names_of_values.scope);
   return among == kvmeld::budget_scope::head ? own : own.over(among, b.floor);
 }
 

@@ -21,10 +21,20 @@ namespace kvmeld_library {
 /// The options as this library knows them. Fields that the program's options do not have get their defaults.
 kvmeld_options read_options(char const* call, kvmeld_options const* given);
 
-/// A number of 0 to `most` that names a value of Enum.
-template <class Enum> Enum read_enum(char const* call, char const* argument, std::int32_t value, Enum most) {
+/// The names of an enumeration's values, in their order, with commas between them: refusals tell them.
+struct enum_names {
+  char const* scope = "head, layer, all_layers";
+  char const* bias = "per_head, shared, none";
+  char const* pairing = "none, half_split, interleaved";
+  char const* element = "float32, float16, bfloat16";
+};
+constexpr enum_names names_of_values;
+
+/// A number of 0 to `most` that stands for a value of Enum; `names` are those of all values.
+template <class Enum>
+Enum read_enum(char const* call, char const* argument, std::int32_t value, Enum most, char const* names) {
   auto const last = static_cast<std::int32_t>(most);
-  if (value < 0 || value > last) refuse(call, argument, value, "0 to ", last);
+  if (value < 0 || value > last) refuse(call, argument, value, "0 to ", last, " (", names, ")");
   return static_cast<Enum>(value);
 }
 
@@ -38,11 +48,20 @@ inline kvmeld::index_list read_list(char const* call, char const* argument, std:
 /// A type as a value.
 template <class T> struct type_tag { using type = T; };
 
+/// The name of an element type, with its number.
+inline char const* name_of(kvmeld_element element) {
+  return element == KVMELD_FLOAT16    ? "1 (float16)"
+         : element == KVMELD_BFLOAT16 ? "2 (bfloat16)"
+                                      : "0 (float32)";
+}
+
 /// Calls f(type_tag<T>()) for the type of an element.
 template <class F> auto with_element(char const* call, char const* argument, kvmeld_element element, F f) {
   if (element == KVMELD_FLOAT16) return f(type_tag<kvmeld::float16>());
   if (element == KVMELD_BFLOAT16) return f(type_tag<kvmeld::bfloat16>());
-  if (element != KVMELD_FLOAT32) refuse(call, argument, element, "0 to ", KVMELD_BFLOAT16);
+  if (element != KVMELD_FLOAT32) {
+    refuse(call, argument, element, "0 to ", KVMELD_BFLOAT16, " (", names_of_values.element, ")");
+  }
   return f(type_tag<float>());
 }
 
@@ -59,7 +78,8 @@ inline kvmeld::any_rows read_rows(char const* call, kvmeld_element element, void
 inline kvmeld::rope_params read_rope(char const* call, kvmeld_rope const* given) {
   kvmeld::rope_params out;
   if (given == nullptr) return out;
-  out.pairing = read_enum(call, "rope.pairing", given->pairing, kvmeld::rope_pairing::interleaved);
+  out.pairing = read_enum(call, "rope.pairing", given->pairing, kvmeld::rope_pairing::interleaved,
+                          names_of_values.pairing);
   out.rotary_dim = given->rotary_dim;
   if (given->base != 0.0) out.base = given->base;
   if (given->factor != 0.0) out.factor = given->factor;

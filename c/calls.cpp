@@ -66,6 +66,22 @@ float_memory scratch(char const* call, held_cache& held, std::size_t n, float co
   return out;
 }
 
+/// The rope of a call that turns keys, with its frequencies where the keys are.
+struct rotation {
+  kvmeld::rope_params params;
+  float_memory frequencies;
+
+  rotation(char const* call, held_cache& held, kvmeld_rope const* rope) : params(read_rope(call, rope)) {
+    std::uint32_t const key_dim = held.sizes.extent.key_dim, pairs = params.pairs(key_dim);
+    if (held.device < 0 || params.frequencies == nullptr || pairs == 0) return;
+    if (std::string const problem = kvmeld::detail::rope_problem(call, params, key_dim, true);
+        !problem.empty())
+      throw failure(KVMELD_INVALID_ARGUMENT, problem);
+    frequencies = scratch(call, held, pairs, params.frequencies);
+    params.frequencies = frequencies.get();
+  }
+};
+
 /// Whether the score that is held reads log-sum-exps. It does not if it keeps queries alone, or has a softmax
 /// inside chunks.
 bool reads_log_sums(kvmeld::any_cache const& cache) {
@@ -129,20 +145,25 @@ kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t to
                   [&](held_cache& held) { held.cache->cache().truncate(sequence, tokens); });
 }
 
+kvmeld_status kvmeld_drop_positions(kvmeld_cache cache, uint32_t sequence, int32_t first, int32_t last) {
+  return on_cache("kvmeld_drop_positions", cache,
+                  [&](held_cache& held) { held.cache->cache().drop_positions(sequence, first, last); });
+}
+
+kvmeld_status kvmeld_shift(kvmeld_cache cache, uint32_t sequence, int32_t offset, kvmeld_rope const* rope,
+                           int32_t first) {
+  char const* const call = "kvmeld_shift";
+  return on_cache(call, cache, [&](held_cache& held) {
+    rotation const turns(call, held, rope);
+    held.cache->cache().shift(sequence, offset, turns.params, first);
+  });
+}
+
 kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope) {
   char const* const call = "kvmeld_renumber";
   return on_cache(call, cache, [&](held_cache& held) {
-    kvmeld::rope_params params = read_rope(call, rope);
-    std::uint32_t const key_dim = held.sizes.extent.key_dim, pairs = params.pairs(key_dim);
-    float_memory frequencies;  // where the keys are
-    if (held.device >= 0 && params.frequencies != nullptr && pairs != 0) {
-      if (std::string const problem = kvmeld::detail::rope_problem(call, params, key_dim, true);
-          !problem.empty())
-        throw failure(KVMELD_INVALID_ARGUMENT, problem);
-      frequencies = scratch(call, held, pairs, params.frequencies);
-      params.frequencies = frequencies.get();
-    }
-    held.cache->cache().renumber(sequence, params);
+    rotation const turns(call, held, rope);
+    held.cache->cache().renumber(sequence, turns.params);
   });
 }
 
@@ -299,7 +320,9 @@ kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequenc
   return on_cache(call, cache, [&](held_cache& held) {
     kvmeld::any_rows const rows = read_rows(call, element, queries, head_stride, row_stride);
     if (out_element != element && out_element != KVMELD_FLOAT32)
-      refuse(call, "out_element", out_element, element, ", the element type of the queries, or 0");
+      refuse(call, "out_element",
+             out_element > 0 && out_element <= KVMELD_BFLOAT16 ? name_of(out_element) : "no element type",
+             name_of(element), ", the element type of the queries, or 0 (float32)");
     auto const output = with_element(call, "out_element", out_element, [&](auto tag) -> kvmeld::any_output {
       using type = typename decltype(tag)::type;
       return kvmeld::head_rows<type>{static_cast<type*>(out), 0, out_head_stride, out_row_stride};

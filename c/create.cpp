@@ -7,11 +7,14 @@
 #include "memory_source.hpp"
 #include "registry.hpp"
 
+#include <kvmeld/cache/check_calls.hpp>
+#include <kvmeld/compose/part_parameters.hpp>
 #include <kvmeld/compose/policy_text.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/kvmeld.h>
+#include <kvmeld/queries/rope.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,6 +24,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace kvmeld_library {
 
@@ -29,10 +33,11 @@ namespace {
 kvmeld::cache_options sizes_of(char const* call, kvmeld_options const& o) {
   kvmeld::cache_options out;
   out.extent = {o.layers, o.sequences, o.kv_heads, o.queries_per_kv_head, o.key_dim, o.value_dim, o.capacity};
-  out.scope = read_enum(call, "options.scope", o.scope, kvmeld::plan_scope::all_layers);
-  out.budgets_over =
-      read_enum(call, "options.budgets_over", o.budgets_over, kvmeld::budget_scope::all_layers);
-  out.bias = read_enum(call, "options.bias", o.bias, kvmeld::bias_support::none);
+  out.scope =
+      read_enum(call, "options.scope", o.scope, kvmeld::plan_scope::all_layers, names_of_values.scope);
+  out.budgets_over = read_enum(call, "options.budgets_over", o.budgets_over, kvmeld::budget_scope::all_layers,
+                               names_of_values.scope);
+  out.bias = read_enum(call, "options.bias", o.bias, kvmeld::bias_support::none, names_of_values.bias);
   out.ignore_degree = o.ignore_degree != 0;
   out.padded = o.padded != 0;
   out.zero_emptied = o.zero_emptied != 0;
@@ -82,11 +87,36 @@ kvmeld_allocator system_memory([[maybe_unused]] kvmeld_options const& o) {
   return {};
 }
 
-ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
+/// A copy of the frequencies of a rotation that was read, for keys of so many channels; refuses what is none.
+std::vector<float> copy_frequencies(char const* call, kvmeld::rope_params const& rope,
+                                    std::uint32_t key_dim) {
+  if (std::string const problem = kvmeld::detail::rope_problem(call, rope, key_dim, true); !problem.empty())
+    throw failure(KVMELD_INVALID_ARGUMENT, problem);
+  if (rope.frequencies == nullptr) return {};
+  return {rope.frequencies, rope.frequencies + rope.pairs(key_dim)};
+}
+
+/// Reads options.policy, with what options.rope says. `frequencies` gets the numbers that its rotation needs.
+kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
+                                      std::vector<float>& frequencies) {
   require(o.policy, call, "options.policy", "the name of a preset, or parts");
   kvmeld::compose::composed policy;
-  kvmeld::compose::read_policy(o.policy, policy);
-  return {policy, sizes_of(call, o), pages_of(call, o), &memory, o.threads, o.stream};
+  kvmeld::rope_params told;
+  if (o.rope != nullptr) {
+    told = read_rope(call, o.rope);
+    (void)copy_frequencies(call, told, o.key_dim);
+  }
+  kvmeld::compose::read_policy(o.policy, policy, o.rope == nullptr ? nullptr : &told, &frequencies);
+  kvmeld::rope_params const rope = kvmeld::compose::rope_of(policy);
+  frequencies = copy_frequencies(call, rope, o.key_dim);
+  return policy;
+}
+
+ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
+  kvmeld::cache_options const sizes = sizes_of(call, o);
+  std::vector<float> frequencies;
+  kvmeld::compose::composed const policy = read_policy(call, o, frequencies);
+  return {policy, sizes, pages_of(call, o), &memory, o.threads, o.stream, std::move(frequencies)};
 }
 
 /// Whether there are caches over elements of T.
@@ -115,10 +145,34 @@ std::unique_ptr<engine_cache> make(char const* call, kvmeld_options const& o, in
       return make_at<host, type>(call, of, tensors);
     } else {
       throw failure(KVMELD_UNSUPPORTED,
-                    kvmeld::refusal(call, "options.element", o.element,
-                                    "another one, because this library was built without it"));
+                    kvmeld::refusal(call, "options.element", name_of(o.element), names_of_elements,
+                                    ", because this library was built without the other types"));
     }
   });
+}
+
+/// Refuses options that kvmeld_create would refuse. `asked` gets the bytes of ledger and workspace: a cache
+/// asks for them at once, behind all checks, and is refused here.
+ingredients rehearse(char const* call, kvmeld_options const* options, std::size_t& asked) {
+  kvmeld_options const o = read_options(call, options);
+  check_place(call, o);
+  current_device const current(o.device);
+  refuse_capture(call, o.device, o.stream);
+  memory_source memory(system_memory(o));
+  // On a device the lists of the executor and the layouts of K and V come before.
+  memory.only_count(o.device < 0 ? 0 : 3);
+  ingredients of = read_ingredients(call, o, memory);
+  try {
+    make(call, o, of, nullptr);
+  } catch (kvmeld::invalid_argument const& refused) {
+    if (!memory.counted()) {
+      throw_lack_of_memory(memory, call, refused.what());
+      throw;
+    }
+  }
+  asked = memory.asked();
+  of.memory = nullptr;
+  return of;
 }
 
 tensor_list read_tensors(char const* call, kvmeld_tensor const* keys, kvmeld_tensor const* values,
@@ -156,25 +210,45 @@ kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t bytes) {
 kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes) {
   return guarded([&] {
     char const* const call = "kvmeld_bytes";
-    kvmeld_options const o = read_options(call, options);
     require(bytes, call, "bytes", "where to write the number");
-    // A cache asks for its ledger and workspace at once, and is refused if there is no memory for them.
-    check_place(call, o);
-    current_device const current(o.device);
-    refuse_capture(call, o.device, o.stream);
-    memory_source memory(system_memory(o));
-    // On a device the lists of the executor and the layouts of K and V come before.
-    memory.only_count(o.device < 0 ? 0 : 3);
-    ingredients const of = read_ingredients(call, o, memory);
-    try {
-      make(call, o, of, nullptr);
-    } catch (kvmeld::invalid_argument const& refused) {
-      if (!memory.counted()) {
-        throw_lack_of_memory(memory, call, refused.what());
-        throw;
-      }
+    std::size_t asked = 0;
+    (void)rehearse(call, options, asked);
+    *bytes = asked;
+  });
+}
+
+kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* budget, uint32_t tokens,
+                           uint32_t* least) {
+  return guarded([&] {
+    char const* const call = "kvmeld_check";
+    std::size_t asked = 0;
+    ingredients const of = rehearse(call, options, asked);
+    if (budget != nullptr) {
+      std::string const problem =
+          kvmeld::check_calls::new_sequence(call, read_budget(call, *budget), of.policy, of.sizes, tokens);
+      if (!problem.empty()) throw failure(KVMELD_INVALID_ARGUMENT, problem);
     }
-    *bytes = memory.asked();
+    if (least == nullptr) return;
+    std::uint32_t fewest = tokens == 0 ? 0 : 1;
+    for (std::uint32_t enough = tokens; fewest < enough;) {  // more entries never pin more than they add
+      std::uint32_t const middle = fewest + (enough - fewest) / 2;
+      bool const fits = kvmeld::check_calls::pins_within(call, "", of.policy, tokens, middle, 0).empty();
+      (fits ? enough : fewest) = fits ? middle : middle + 1;
+    }
+    *least = fewest;
+  });
+}
+
+kvmeld_status kvmeld_turns(char const* policy, int32_t* turns) {
+  return guarded([&] {
+    char const* const call = "kvmeld_turns";
+    require(policy, call, "policy", "the name of a preset, or parts");
+    require(turns, call, "turns", "where to write the answer");
+    kvmeld::compose::composed read;
+    std::vector<float> frequencies;
+    kvmeld::rope_params const any;
+    kvmeld::compose::read_policy(policy, read, any, &frequencies);  // refuses what is no policy
+    *turns = kvmeld::compose::needs_rope(read) && !kvmeld::compose::says_rope(policy) ? 1 : 0;
   });
 }
 

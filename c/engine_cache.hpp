@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace kvmeld_library {
 
@@ -57,8 +58,9 @@ struct ingredients {
   kvmeld::cache_options sizes;
   page_list pages;
   memory_source* memory;
-  std::uint32_t threads;  ///< for a cache on the host
-  void* stream;           ///< for a cache on a device
+  std::uint32_t threads;           ///< for a cache on the host
+  void* stream;                    ///< for a cache on a device
+  std::vector<float> frequencies;  ///< of the policy's rotation, which does not lead to them yet
 };
 
 /// Where tensors are: host, which host.hpp defines, or device, which device.cuh defines.

@@ -6,11 +6,13 @@
 
 #include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/compose/part_parameters.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/paged.hpp>
 #include <kvmeld/layout/per_layer.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -91,8 +93,9 @@ private:
 template <class Place, class Form> class engine_cache_of final : public engine_cache {
 public:
   engine_cache_of(char const* call, ingredients const& of, tensor_list const* tensors)
-      : engine_cache_of(of, Place::executor(of),
-                        layer_layouts<Form>(call, Form(of.pages), tensors, of.sizes.extent)) {}
+      : engine_cache_of(call, of, Place::executor(of),
+                        layer_layouts<Form>(call, Form(of.pages), tensors, of.sizes.extent),
+                        tensors != nullptr) {}
 
   kvmeld::any_cache& cache() override { return *cache_; }
   void rebind(char const* call, tensor_list const& tensors) override {
@@ -114,20 +117,40 @@ private:
   using cache_type = kvmeld::merged_cache<typename Place::executor_type, kvmeld::compose::composed,
                                           kvmeld::per_layer<layout>, kvmeld::per_layer<layout>>;
 
-  engine_cache_of(ingredients const& of, typename Place::executor_type executor,
-                  layer_layouts<Form> const& layouts)
+  engine_cache_of(char const* call, ingredients const& of, typename Place::executor_type executor,
+                  layer_layouts<Form> const& layouts, bool used)
       : form_(of.pages),
         keys_(Place::copy(executor, layouts.keys)),
         values_(Place::copy(executor, layouts.values)),
+        frequencies_(used ? frequencies_at(call, executor, of.frequencies) : nullptr),
         cache_(kvmeld::make_any_cache(
-            cache_type(std::move(executor), of.policy,
+            cache_type(std::move(executor), turning_by(of.policy, frequencies_.get()),
                        kvmeld::kv{kvmeld::per_layer<layout>(keys_.data(), of.sizes.extent.key_dim),
                                   kvmeld::per_layer<layout>(values_.data(), of.sizes.extent.value_dim)},
                        of.sizes))) {}
   typename Place::executor_type& executor() const { return cache_->get<cache_type>()->executor(); }
 
+  /// Numbers of the host where phases can read them; null if there are none.
+  static float_memory frequencies_at(char const* call, typename Place::executor_type& executor,
+                                     std::vector<float> const& numbers) {
+    if (numbers.empty()) return nullptr;
+    float_memory out = Place::floats(executor, numbers.size(), numbers.data());
+    if (out != nullptr) return out;
+    throw failure(KVMELD_NO_MEMORY,
+                  kvmeld::refusal(call, "memory for frequencies in bytes", numbers.size() * sizeof(float),
+                                  "as many as there is memory for"));
+  }
+  static kvmeld::compose::composed turning_by(kvmeld::compose::composed policy, float const* frequencies) {
+    if (frequencies == nullptr) return policy;
+    kvmeld::rope_params rope = kvmeld::compose::rope_of(policy);
+    rope.frequencies = frequencies;
+    kvmeld::compose::set_rope(policy, rope);
+    return policy;
+  }
+
   Form form_;
-  array keys_, values_;  ///< a layout per layer
+  array keys_, values_;       ///< a layout per layer
+  float_memory frequencies_;  ///< of the policy's rotation, or null
   std::unique_ptr<kvmeld::any_cache> cache_;
 };
 

@@ -9,6 +9,7 @@
 
 #include <kvmeld/kvmeld.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,7 +24,6 @@ struct held_cache {
   std::string policy;
   std::int32_t device = -1;  ///< options.device
   void* stream = nullptr;    ///< options.stream
-  bool busy = false;         ///< the registry's lock guards it
 };
 
 /// Keeps a cache, and returns its handle.
@@ -41,6 +41,7 @@ public:
   held_cache& operator*() const { return *cache_; }
 
 private:
+  std::atomic<std::uint64_t>* word_;  ///< of its place: odd while this lives
   held_cache* cache_;
 };
 

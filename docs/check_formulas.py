@@ -12,6 +12,12 @@ import re
 import sys
 
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("check_formulas.py")
+
 def known_commands(site, extensions):
     """Names of commands and environments in MathJax's TeX input and the extensions that pages load."""
     files = [site / "mathjax/jax/input/TeX/jax.js"]

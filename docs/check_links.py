@@ -13,6 +13,12 @@ import subprocess
 import sys
 import urllib.parse
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("check_links.py")
+
 ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 

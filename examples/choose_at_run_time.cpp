@@ -1,6 +1,7 @@
 // A policy from a text when the program starts, behind one type of cache.
 // Usage: example_choose_at_run_time [policy], such as "snapkv", or
 // "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
+#include "all_printed.h"
 #include "support.hpp"
 
 #include <kvmeld/compose/any_cache.hpp>
@@ -33,7 +34,7 @@ int main(int argc, char** argv) {
     }
     cache->compress({0}, budget::ratio(0.3));
     std::cout << "1000 tokens in " << cache->longest(0) << " entries per head\n";
-    return 0;
+    return all_printed() ? 0 : 1;
   } catch (invalid_argument const& problem) {  // a text that is no policy, a budget that is too small
     std::cerr << problem.what() << "\n";
     return 1;

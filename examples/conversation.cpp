@@ -1,5 +1,6 @@
 // The life of a sequence: a prompt, compression, drafts of which some are rejected, a second answer from the
 // same point, going back, and a pause that outlives the program.
+#include "all_printed.h"
 #include "support.hpp"
 
 #include <cstddef>
@@ -38,5 +39,6 @@ int main() {
   cache.resume(2, bytes);  // as another sequence, whose rows the engine has copied back
   tell("paused and resumed", 2);
   std::cout << "a paused sequence is " << bytes.size() << " bytes beside K and V\n";
-  return cache.tokens(2) == 503 && cache.longest(2) == 203 && cache.longest(1) == 203 ? 0 : 1;
+  return cache.tokens(2) == 503 && cache.longest(2) == 203 && cache.longest(1) == 203 && all_printed() ? 0
+                                                                                                       : 1;
 }

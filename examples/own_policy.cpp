@@ -2,6 +2,7 @@
 // selective merging there is, one that looks at keys, a merge function that prefers the newer of a pair, a
 // selector that pins every eighth token, and a score of values.
 // Everything else (selection, degrees, compaction) is kvmeld's.
+#include "all_printed.h"
 #include "support.hpp"
 
 #include <cstdint>
@@ -87,5 +88,5 @@ int main() {
   std::uint32_t const largest = left_by(large);
   std::cout << "of the older entries, those with the largest values: " << largest << "\n";
   bool const right = paired == 540 && weighted == 540 && similar == 600 && spaced == 181 && largest == 600;
-  return right ? 0 : 1;
+  return right && all_printed() ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 // The engine's own threads: an executor needs a loop over them, and nothing else. With OpenMP, oneTBB,
 // PyTorch and ggml (llama.cpp) where they are, beside the pool that comes with kvmeld.
+#include "all_printed.h"
 #include "support.hpp"
 #include "thread_adapters.hpp"
 
@@ -58,5 +59,5 @@ int main() {
   good = same("ggml", compressed_by(kvmeld::host_executor(examples::by_ggml(threads), 4)), one) && good;
   ggml_threadpool_free(threads);
 #endif
-  return good ? 0 : 1;
+  return good && all_printed() ? 0 : 1;
 }

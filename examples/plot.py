@@ -9,8 +9,16 @@
 The ending of the second name chooses the format (svg, png, pdf).
 """
 import argparse
+import io
 import json
+import pathlib
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("plot.py")
 
 import matplotlib
 
@@ -186,10 +194,11 @@ def named(row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("json", help="what the demo, kvmeld_paged (--json) or kvmeld_calibrate (--out) wrote")
-    parser.add_argument("picture", help="the file to write")
+    parser.add_argument("picture", type=_program.output_path, help="the file to write")
     given = parser.parse_args()
-    with open(given.json, encoding="utf-8") as file:
-        found = json.load(file)
+    found = json.loads(_program.read_file(given.json))
+    if not isinstance(found, dict):
+        found = {}
     if "rows" in found:
         draw_report(found)
     elif "streams" in found:
@@ -200,7 +209,9 @@ def main():
         draw_calibration(found)
     else:
         sys.exit(f"{given.json}: no report of the demo or of kvmeld_paged, and no calibration")
-    plt.savefig(given.picture, metadata={"Date": None} if given.picture.endswith(".svg") else None)
+    picture, ending = io.BytesIO(), pathlib.Path(given.picture).suffix[1:] or "png"
+    plt.savefig(picture, format=ending, metadata={"Date": None} if ending == "svg" else None)
+    _program.write_file(given.picture, picture.getvalue())
 
 
 if __name__ == "__main__":

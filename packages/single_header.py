@@ -12,6 +12,12 @@ import pathlib
 import re
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("single_header.py")
+
 ROOTS = ["kvmeld.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
 INCLUDE = re.compile(r'#include (?:<(kvmeld/[^>]+)>|"([^"]+)"|<([^>]+)>)\n')
 
@@ -93,11 +99,11 @@ class single_header:
 
 def main():
     parser = argparse.ArgumentParser(description="Writes kvmeld for the host as one file.")
-    parser.add_argument("out", type=pathlib.Path, help="the file to write")
+    parser.add_argument("out", type=_program.output_path, help="the file to write")
     include = pathlib.Path(__file__).resolve().parent.parent / "include"
     parser.add_argument("--include", type=pathlib.Path, default=include, help="the folder of kvmeld's headers")
     arguments = parser.parse_args()
-    arguments.out.write_bytes(single_header(arguments.include).write().encode("utf-8"))
+    _program.write_file(arguments.out, single_header(arguments.include).write())
 
 
 if __name__ == "__main__":

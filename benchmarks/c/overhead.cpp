@@ -1,6 +1,9 @@
 // What the C interface costs beside the template: the same work through kvmeld.h and through merged_cache
 // with a policy that is fixed at compile time. One thread, 8 tracks of 4,096 entries of 128 channels. Prints
 // the least times of runs in turn, which other work disturbs least. Usage: kvmeld_c_overhead [runs]
+#include <all_printed.h>
+#include <count_argument.hpp>
+
 #include <kvmeld/kvmeld.h>
 #include <kvmeld/kvmeld.hpp>
 
@@ -107,7 +110,7 @@ template <class Policy> void compare(char const* name, char const* text, Policy 
 
 int main(int argc, char** argv) {
   using namespace kvmeld;
-  int const pairs = argc > 1 ? std::atoi(argv[1]) : 15;
+  int const pairs = static_cast<int>(count_argument(argc, argv, 1, 15, 1, 100000));
   std::printf("%-16s %12s %12s %10s\n", "policy", "template ms", "kvmeld.h ms", "overhead");
   compare("snapkv", "snapkv", preset::snapkv::with_window(), pairs);
   compare("chelsea", "chelsea",
@@ -135,5 +138,5 @@ int main(int argc, char** argv) {
   });
   std::printf("a call that does nothing else: %.0f ns\n", took / calls * 1e9);
   check(kvmeld_destroy(handle));
-  return 0;
+  return all_printed() ? 0 : 1;
 }

@@ -5,6 +5,8 @@
 // for a profiler.
 #include "bench.cuh"
 
+#include <tiny_llama/program.hpp>
+
 #include <cuda_profiler_api.h>
 
 #include <cstdlib>
@@ -293,42 +295,44 @@ void attentions(options const& o, std::uint32_t n, std::uint32_t sequences, doub
 }  // namespace
 
 int main(int count, char** arguments) {
-  options o;
-  for (int i = 1; i < count; ++i) {
-    bool const more = i + 1 < count;
-    if (more && std::strcmp(arguments[i], "--most") == 0) {
-      o.most = static_cast<std::uint32_t>(std::atoi(arguments[++i]));
-    } else if (more && std::strcmp(arguments[i], "--only") == 0) {
-      o.only = arguments[++i];
-    } else if (std::strcmp(arguments[i], "--profile") == 0) {
-      o.profile = true;
-    } else {
-      std::printf("kvmeld_cuda_bench [--most ENTRIES] [--only TEXT] [--profile]\n");
-      return 2;
+  return tiny_llama::run_program("kvmeld_cuda_bench", [&] {
+    options o;
+    for (int i = 1; i < count; ++i) {
+      bool const more = i + 1 < count;
+      if (more && std::strcmp(arguments[i], "--most") == 0) {
+        o.most = count_argument(count, arguments, ++i, 0, 1, 1u << 20);
+      } else if (more && std::strcmp(arguments[i], "--only") == 0) {
+        o.only = arguments[++i];
+      } else if (std::strcmp(arguments[i], "--profile") == 0) {
+        o.profile = true;
+      } else {
+        std::fprintf(stderr, "usage: kvmeld_cuda_bench [--most ENTRIES] [--only TEXT] [--profile]\n");
+        return 2;
+      }
     }
-  }
-  if (!has_device()) return 77;
-  double const bandwidth = copy_bandwidth();
-  print_head(bandwidth);
-  auto const of = [&](std::uint32_t layers, std::uint32_t sequences, std::uint32_t dim, std::uint32_t n) {
-    return kvmeld::shape{layers, sequences, heads, group, dim, dim, n};
-  };
-  presets(o, o.profile ? of(16, 1, 128, 65536) : of(32, 1, 128, 65536), bandwidth);
-  if (o.profile) {
-    attentions(o, 4096, 64, bandwidth);
-    attentions(o, 32768, 1, bandwidth);
+    if (!has_device()) return 77;
+    double const bandwidth = copy_bandwidth();
+    print_head(bandwidth);
+    auto const of = [&](std::uint32_t layers, std::uint32_t sequences, std::uint32_t dim, std::uint32_t n) {
+      return kvmeld::shape{layers, sequences, heads, group, dim, dim, n};
+    };
+    presets(o, o.profile ? of(16, 1, 128, 65536) : of(32, 1, 128, 65536), bandwidth);
+    if (o.profile) {
+      attentions(o, 4096, 64, bandwidth);
+      attentions(o, 32768, 1, bandwidth);
+      return cudaDeviceSynchronize() == cudaSuccess ? 0 : 1;
+    }
+    for (std::uint32_t sequences : {1u, 64u}) bookkeeping(o, sequences, bandwidth);
+    for (std::uint32_t n : {4096u, 32768u, 131072u}) {
+      for (std::uint32_t sequences : {1u, 8u, 64u}) {
+        if (n <= o.most) attentions(o, n, sequences, bandwidth);
+      }
+    }
+    presets(o, of(32, 1, 128, 8192), bandwidth);
+    presets(o, of(32, 32, 128, 576), bandwidth, 512);
+    presets(o, of(1, 1, 128, 65536), bandwidth);
+    presets(o, of(32, 1, 64, 65536), bandwidth);
+    if (o.most >= 262144) presets(o, of(32, 1, 128, 262144), bandwidth);
     return cudaDeviceSynchronize() == cudaSuccess ? 0 : 1;
-  }
-  for (std::uint32_t sequences : {1u, 64u}) bookkeeping(o, sequences, bandwidth);
-  for (std::uint32_t n : {4096u, 32768u, 131072u}) {
-    for (std::uint32_t sequences : {1u, 8u, 64u}) {
-      if (n <= o.most) attentions(o, n, sequences, bandwidth);
-    }
-  }
-  presets(o, of(32, 1, 128, 8192), bandwidth);
-  presets(o, of(32, 32, 128, 576), bandwidth, 512);
-  presets(o, of(1, 1, 128, 65536), bandwidth);
-  presets(o, of(32, 1, 64, 65536), bandwidth);
-  if (o.most >= 262144) presets(o, of(32, 1, 128, 262144), bandwidth);
-  return cudaDeviceSynchronize() == cudaSuccess ? 0 : 1;
+  });
 }

@@ -1,6 +1,8 @@
 // What the device benchmark measures with: memory, times by events, the copy to compare with, the table.
 #pragma once
 
+#include <count_argument.hpp>
+
 #include <kvmeld/cuda.cuh>
 
 #include <thrust/execution_policy.h>

@@ -8,6 +8,8 @@
 
 #include "../../tests/emulator/figures.hpp"
 
+#include <tiny_llama/program.hpp>
+
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -59,12 +61,14 @@ void print_all(std::string const& what, double least, sums const& all) {
 struct bounds {
   double moved = 1e30, launches = 1e30;
   bool kept = true;
+  bool asked = false;  ///< whether any preset was
 } most;
 
 /// To a share of the entries; 0: to few, however many there were, and nothing is written where they lay.
 template <class Policy>
 void run(char const* name, char const* wanted, Policy const& policy, std::uint32_t n, double kept) {
   if (wanted != nullptr && std::strcmp(wanted, "all") != 0 && std::strcmp(wanted, name) != 0) return;
+  most.asked = true;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
   kvmeld::cache_options sizes{s};
   sizes.zero_emptied = kept != 0;
@@ -126,39 +130,53 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   }
 }
 
+/// A bound on the command line.
+double bound(char const* text) {
+  char* end = nullptr;
+  double const x = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !(x > 0))
+    throw tiny_llama::option_error("a bound is '" + std::string(text) + "'; it must be a number above 0");
+  return x;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-  std::uint32_t const n = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 4096;
-  char const* const wanted = count > 2 ? arguments[2] : nullptr;
-  if (count > 3) most.moved = std::atof(arguments[3]);
-  if (count > 4) most.launches = std::atof(arguments[4]);
-  std::printf(
-      "bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must "
-      "move at least; `asked`: bytes\n"
-      "that loads and stores ask for, over the same; millions of instructions of all threads; blocks of the "
-      "smallest launch.\n\n",
-      heads, channels);
-  std::printf("| kernel | launches | moved | asked | instructions | blocks |\n|---|---|---|---|---|---|\n");
-  run("streaming_llm", wanted, kvmeld::preset::streaming_llm::with_sinks(), n, kept_share);
-  run("h2o", wanted, kvmeld::preset::h2o::defaults(), n, kept_share);
-  run("kvmerger", wanted, kvmeld::preset::kvmerger::for_budget(), n, kept_share);
-  run("chelsea", wanted, kvmeld::preset::chelsea::llama3(), n, kept_share);
-  run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
-  run("h2o_to_few", wanted, kvmeld::preset::h2o::defaults(), n, 0);
-  run("cam", wanted, kvmeld::preset::cam::over_streaming_llm(), n, kept_share);
-  run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
-  if (wanted == nullptr) return most.kept ? 0 : 1;  // these compute much, and take minutes for 4096 entries
-  kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
-  auto const snapkv = kvmeld::preset::snapkv::with_window();
-  run("leverage", wanted, kvmeld::preset::leverage::with_rope(rope), n, kept_share);
-  run("compactor", wanted, kvmeld::preset::compactor::with_rope(rope), n, kept_share);
-  run("expected_attention", wanted, kvmeld::preset::expected_attention::with_rope(rope), n, kept_share);
-  run("triattention", wanted, kvmeld::preset::triattention::with_rope(rope), n, kept_share);
-  run("rkv", wanted, kvmeld::preset::rkv::for_budget(), n, kept_share);
-  run("dropkv", wanted, kvmeld::preset::dropkv::with_window(), n, kept_share);
-  run("criticalkv", wanted, kvmeld::preset::criticalkv::over(snapkv), n, kept_share);
-  run("kvzip", wanted, kvmeld::preset::kvzip::for_budget(), n, kept_share);
-  run("attention_matching", wanted, kvmeld::preset::attention_matching::for_budget(), n, kept_share);
-  return most.kept ? 0 : 1;
+  return tiny_llama::run_program("kvmeld_cuda_traffic", [&] {
+    std::uint32_t const n = count_argument(count, arguments, 1, 4096, 64, 1u << 20);
+    char const* const wanted = count > 2 ? arguments[2] : nullptr;
+    if (count > 3) most.moved = bound(arguments[3]);
+    if (count > 4) most.launches = bound(arguments[4]);
+    std::printf("bfloat16, 1 layer, %u heads of %u channels. `moved`: bytes of sectors over those that must "
+                "move at least; `asked`: bytes\n"
+                "that loads and stores ask for, over the same; millions of instructions of all threads; "
+                "blocks of the "
+                "smallest launch.\n\n",
+                heads, channels);
+    std::printf("| kernel | launches | moved | asked | instructions | blocks |\n|---|---|---|---|---|---|\n");
+    run("streaming_llm", wanted, kvmeld::preset::streaming_llm::with_sinks(), n, kept_share);
+    run("h2o", wanted, kvmeld::preset::h2o::defaults(), n, kept_share);
+    run("kvmerger", wanted, kvmeld::preset::kvmerger::for_budget(), n, kept_share);
+    run("chelsea", wanted, kvmeld::preset::chelsea::llama3(), n, kept_share);
+    run("chelsea_round", wanted, kvmeld::preset::chelsea::llama3(), n, 0.97);
+    run("h2o_to_few", wanted, kvmeld::preset::h2o::defaults(), n, 0);
+    run("cam", wanted, kvmeld::preset::cam::over_streaming_llm(), n, kept_share);
+    run("ems", wanted, kvmeld::preset::ems::shared(), n, kept_share);
+    if (wanted == nullptr) return most.kept ? 0 : 1;  // these compute much, and take minutes for 4096 entries
+    kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
+    auto const snapkv = kvmeld::preset::snapkv::with_window();
+    run("leverage", wanted, kvmeld::preset::leverage::with_rope(rope), n, kept_share);
+    run("compactor", wanted, kvmeld::preset::compactor::with_rope(rope), n, kept_share);
+    run("expected_attention", wanted, kvmeld::preset::expected_attention::with_rope(rope), n, kept_share);
+    run("triattention", wanted, kvmeld::preset::triattention::with_rope(rope), n, kept_share);
+    run("rkv", wanted, kvmeld::preset::rkv::for_budget(), n, kept_share);
+    run("dropkv", wanted, kvmeld::preset::dropkv::with_window(), n, kept_share);
+    run("criticalkv", wanted, kvmeld::preset::criticalkv::over(snapkv), n, kept_share);
+    run("kvzip", wanted, kvmeld::preset::kvzip::for_budget(), n, kept_share);
+    run("attention_matching", wanted, kvmeld::preset::attention_matching::for_budget(), n, kept_share);
+    if (!most.asked)
+      throw tiny_llama::option_error("preset is '" + std::string(wanted) +
+                                     "'; it must be one of the table's, or all");
+    return most.kept ? 0 : 1;
+  });
 }

@@ -3,13 +3,15 @@
 // kvmeld_kokkos_bench [entries...]
 #include "../tensors.hpp"
 
+#include <all_printed.h>
+#include <count_argument.hpp>
+
 #include <kvmeld/kokkos.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -112,12 +114,7 @@ int main(int count, char** arguments) {
   Kokkos::ScopeGuard const kokkos(count, arguments);
   std::vector<std::uint32_t> lengths;
   for (int i = 1; i < count; ++i) {
-    int const n = std::atoi(arguments[i]);
-    if (n < 64 || n > 1 << 20) {
-      std::fprintf(stderr, "kvmeld_kokkos_bench: %s entries; 64 to 1048576 are allowed\n", arguments[i]);
-      return 2;
-    }
-    lengths.push_back(static_cast<std::uint32_t>(n));
+    lengths.push_back(count_argument(count, arguments, i, 0, 512, 1u << 20));
   }
   if (lengths.empty()) lengths = {4096, 32768};
   std::printf("Kokkos %d, %s, %d threads; eight heads of %u channels, kept: a fifth\n\n", KOKKOS_VERSION,
@@ -129,5 +126,5 @@ int main(int count, char** arguments) {
     table<kvmeld::bfloat16>("bf16", n);
   }
   if (!all_agree) std::printf("the backends disagree on how many entries are left\n");
-  return all_agree ? 0 : 1;
+  return all_agree && all_printed() ? 0 : 1;
 }

@@ -3,12 +3,19 @@
     python3 benchmarks/peer/generate.py [--tokens 2000] [--budget 256] [--policy recommended]
 
 The model has the sizes of a small Llama and random weights: it writes nonsense, in the time of a model that does not.
-Needs the Python package kvmeld, torch and transformers; without them it says so and exits with 0.
+Needs the Python package kvmeld, torch and transformers; without them it says so and exits with 77.
 """
 import argparse
 import logging
+import pathlib
 import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("generate.py")
 
 try:
     import torch
@@ -16,7 +23,7 @@ try:
     import kvmeld.hf
 except ImportError as missing:
     print(f"NOTHING WAS MEASURED: {missing} (pip install '.[hf]')", file=sys.stderr)
-    sys.exit(0)
+    sys.exit(77)
 
 
 def held(cache):
@@ -41,13 +48,13 @@ class Clock(transformers.LogitsProcessor):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=2000, help="to generate")
-    parser.add_argument("--prompt", type=int, default=100, help="tokens before them")
-    parser.add_argument("--budget", type=int, default=256, help="entries of a head")
+    parser.add_argument("--tokens", type=_program.whole(4, 1 << 20), default=2000, help="to generate")
+    parser.add_argument("--prompt", type=_program.whole(1, 1 << 20), default=100, help="tokens before them")
+    parser.add_argument("--budget", type=_program.whole(1, 1 << 20), default=256, help="entries of a head")
     parser.add_argument("--policy", default="recommended")
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--hidden", type=_program.whole(256, 1 << 20), default=512)
+    parser.add_argument("--layers", type=_program.whole(1, 1 << 20), default=8)
+    parser.add_argument("--threads", type=_program.whole(1, 1 << 20), default=2)
     parser.add_argument("--device", default="cpu")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)

@@ -19,6 +19,8 @@
 #include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
+#include <tiny_llama/output_file.hpp>
+#include <tiny_llama/program.hpp>
 #include <tiny_llama/task_file.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
@@ -32,7 +34,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
-#include <exception>
 #include <iostream>
 #include <stdexcept>
 #include <string>
@@ -197,8 +198,8 @@ json run_method(tiny_llama::model& model, context const& c, std::uint32_t capaci
       row["bits"] = ahead.bits;
       row["predicted"] = ahead.tokens;
       demo::recall_result recall;
-      for (tiny_llama::needle const& n : c.source.needles) {
-        recall += demo::ask(engine, tiny_llama::byte_tokens(n.question), n.answer);
+      for (demo::posed_question const& q : c.source.questions) {
+        recall += demo::ask(engine, q.question, q.answer);
       }
       row["digits"] = recall.digits;
       row["right"] = recall.right;
@@ -226,12 +227,14 @@ std::vector<std::pair<json, demo::material>> contexts_of(json const& job, std::s
   std::vector<std::pair<json, demo::material>> out;
   int const of_each = job.at("contexts"), length = job.at("context");
   if (auto const path = job.value("tasks", std::string()); !path.empty()) {
-    std::vector<tiny_llama::task_context> found = tiny_llama::load_tasks(path);
+    std::vector<tiny_llama::task_context> found = tiny_llama::load_tasks(path, 256);
     found.erase(std::remove_if(found.begin(), found.end(),
                                [&](auto const& c) { return static_cast<int>(c.context.size()) != length; }),
                 found.end());
-    for (auto const& c : tiny_llama::first_contexts(found, of_each)) {
-      out.emplace_back(json{{"task", c.task}}, demo::task_material(c));
+    found = tiny_llama::first_contexts(found, of_each);
+    std::vector<demo::material> materials = demo::task_materials(found, tiny_llama::task_names(found));
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      out.emplace_back(json{{"task", found[i].questions.front().task}}, std::move(materials[i]));
     }
     return out;
   }
@@ -274,8 +277,9 @@ json run(json const& job) {
       out["keys"] = rows_read(c.read.keys, extent, c.read.tokens);
       out["values"] = rows_read(c.read.values, extent, c.read.tokens);
     }
-    for (tiny_llama::needle const& n : c.source.needles) {
-      out["needles"].push_back({{"question", tiny_llama::byte_tokens(n.question)}, {"answer", n.answer}});
+    for (demo::posed_question const& q : c.source.questions) {
+      out["needles"].push_back(
+          {{"question", q.question}, {"answer", std::string(q.answer.begin(), q.answer.end())}});
     }
     for (json const& asked : job.at("runs")) {
       for (json& row : run_method(model, c, capacity, asked)) out["rows"].push_back(std::move(row));
@@ -289,16 +293,11 @@ json run(json const& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "usage: kvmeld_kept_sets JOB.json OUT.json\n";
-    return 2;
-  }
-  try {
+  return tiny_llama::run_program("kvmeld_kept_sets", [&] {
+    if (argc != 3) throw tiny_llama::option_error("two files must be given: JOB.json OUT.json");
+    tiny_llama::expect_writable("OUT.json", argv[2]);
     json const job = json::parse(tiny_llama::read_file(argv[1], most_job_bytes));
     tiny_llama::write_file(argv[2], run(job).dump());
     return 0;
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_kept_sets: " << problem.what() << "\n";
-    return 1;
-  }
+  });
 }

@@ -3,7 +3,7 @@
     python3 benchmarks/peer/kvpress_side_by_side.py [--program build/peer/benchmarks/kvmeld_kept_sets] [--seeds 1,2]
 
 Both sides get the same bytes: the contexts are those of the demo's needle task, and kvmeld_kept_sets writes them.
-Without kvpress it says so and exits with 0. A method that both have is one row of SHARED, one that runs as a press
+Without kvpress it says so and exits with 77. A method that both have is one row of SHARED, one that runs as a press
 alone a row of PRESSES, one that only kvmeld has a row of OURS. With the Python package kvmeld some policies run as
 presses, too.
 """
@@ -25,6 +25,12 @@ import types
 import typing
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # all files are local
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("kvpress_side_by_side.py")
+
 try:
     import kvpress
     import tokenizers
@@ -34,7 +40,7 @@ try:
 except ImportError:
     print("#" * 88, "# NOTHING WAS MEASURED: there is no kvpress here (pip install kvpress==0.5.5 torch numpy).",
           "#" * 88, sep="\n", file=sys.stderr)
-    sys.exit(0)
+    sys.exit(77)
 
 try:
     from kvmeld.kvpress import MeldPress
@@ -173,15 +179,16 @@ OURS = [
 
 def later_tasks(o, folder):
     """A file of the tasks without the first o.skip contexts of each."""
-    found, path = {}, os.path.join(folder, "tasks.jsonl")
-    with open(o.tasks, encoding="utf-8") as file, open(path, "w", encoding="utf-8") as out:
+    found, path, out = {}, os.path.join(folder, "tasks.jsonl"), []
+    with open(o.tasks, encoding="utf-8") as file:
         for line in file:
             asked = json.loads(line)
             if len(asked["context"].encode()) != o.context:
                 continue
             contexts = found.setdefault(asked["task"], {})
             if contexts.setdefault(asked["context"], len(contexts)) >= o.skip:
-                out.write(line)
+                out.append(line)
+    _program.write_file(path, "".join(out))
     return path
 
 
@@ -196,8 +203,7 @@ def run_kvmeld(o, shares):
     with tempfile.TemporaryDirectory() as folder:
         job["tasks"] = later_tasks(o, folder) if o.tasks else ""
         asked, written = os.path.join(folder, "job.json"), os.path.join(folder, "out.json")
-        with open(asked, "w", encoding="utf-8") as file:
-            json.dump(job, file)
+        _program.write_file(asked, json.dumps(job))
         subprocess.run([o.program, asked, written], check=True)
         with open(written, encoding="utf-8") as file:
             return json.load(file)["contexts"]
@@ -532,17 +538,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=str(ROOT / "build/peer/benchmarks/kvmeld_kept_sets"))
     parser.add_argument("--model", default=str(ROOT / "examples/data/tiny-kjv"))
-    parser.add_argument("--seeds", default="1", help="comma-separated")
+    parser.add_argument("--seeds", type=_program.listed(_program.whole(0, 2**64 - 1)), default="1", help="comma-separated")
     parser.add_argument("--tasks", default="", help="a file of tasks to ask instead of planted numbers")
-    parser.add_argument("--contexts", type=int, default=4, help="of each seed, or of each task")
-    parser.add_argument("--skip", type=int, default=0, help="contexts of each task to leave out, the first ones")
-    parser.add_argument("--context", type=int, default=1000, help="bytes; twice as many and 43 must be positions of the model")
-    parser.add_argument("--needles", type=int, default=4)
-    parser.add_argument("--budgets", default="0.5,0.35,0.2,0.11,0.06", help="shares kept, comma-separated")
+    parser.add_argument("--contexts", type=_program.whole(1, 10000), default=4, help="of each seed, or of each task")
+    parser.add_argument("--skip", type=_program.whole(0, 10000), default=0, help="contexts of each task to leave out, the first ones")
+    parser.add_argument("--context", type=_program.whole(64, 1 << 20), default=1000, help="bytes; twice as many and 43 must be positions of the model")
+    parser.add_argument("--needles", type=_program.whole(0, 32), default=4)
+    parser.add_argument("--budgets", type=_program.listed(_program.number(1e-6, 1)), default="0.5,0.35,0.2,0.11,0.06", help="shares kept, comma-separated")
     parser.add_argument("--methods", default="", help="names in the table, comma-separated; all if none")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", type=_program.output_path, help="also write the figures to this file")
     o = parser.parse_args()
-    o.seeds = [int(seed) for seed in o.seeds.split(",")]
     o.layers = json.loads((pathlib.Path(o.model) / "config.json").read_text())["num_hidden_layers"]
     o.methods = [name for name in o.methods.split(",") if name]
     known = [m.name for m in SHARED + PRESSES + OURS]
@@ -553,7 +558,7 @@ def main():
             parser.error(f"there is no method '{name}'; there are {', '.join(known)}")
     if not os.path.isfile(o.program):
         parser.error(f"there is no program {o.program}; build it (cmake --build ... --target kvmeld_kept_sets)")
-    shares = [float(share) for share in o.budgets.split(",")]
+    shares = o.budgets
     transformers.utils.logging.disable_progress_bar()
     logging.getLogger("kvpress").setLevel(logging.ERROR)  # KVzip's warning that it takes long, at every call
     torch.set_num_threads(1)
@@ -561,10 +566,10 @@ def main():
     models, sets, rows = measure(o, shares)
     rows.sort(key=lambda row: ["full cache", *known].index(row["method"]))
     if o.json:
-        with open(o.json, "w", encoding="utf-8") as out:
-            json.dump({"context": o.context, "contexts": o.contexts, "needles": o.needles, "seeds": o.seeds,
-                       "models": models, "rows": rows,
-                       "sets": [{"method": m, "budget": s, **x} for (m, s), x in sets.items()]}, out, indent=1)
+        found = {"context": o.context, "contexts": o.contexts, "needles": o.needles, "seeds": o.seeds,
+                 "models": models, "rows": rows,
+                 "sets": [{"method": m, "budget": s, **x} for (m, s), x in sets.items()]}
+        _program.write_file(o.json, json.dumps(found, indent=1))
     print("Largest differences of the two models, relative to the largest number: "
           + ", ".join(f"{what} {x:.1e}" for what, x in models.items()) + "\n")
     print_sets(sets, shares)

@@ -3,7 +3,14 @@
     python3 benchmarks/peer/ratios.py build/bench/results.json peer.json
 """
 import json
+import pathlib
 import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("ratios.py")
 
 
 def figure(milliseconds):

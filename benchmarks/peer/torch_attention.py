@@ -6,11 +6,12 @@ bias per entry, as a user of merged entries would write it; the other backends a
 Prints a JSON row per measurement: {"what", "batch", "n", "d", "dtype", "seconds", "copies"}. `copies` is the time over that
 of a copy on the device of the bytes that must be read, in the same run, as kvmeld_cuda_bench prints it. On a device, steps
 of as many layers as fill 1 GiB follow each other in a CUDA graph, so that launches cost little and caches help nobody.
-Without PyTorch, or without the device, it says so and exits with 0.
+Without PyTorch, or without the device, it says so and exits with 77.
 """
 import argparse
 import contextlib
 import json
+import pathlib
 import statistics
 import sys
 import time
@@ -18,9 +19,15 @@ import time
 HEADS, GROUP = 8, 4
 
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("torch_attention")
+
 def skip(why):
     print("#" * 88, f"# NOTHING WAS MEASURED: {why}.", "#" * 88, sep="\n", file=sys.stderr)
-    sys.exit(0)
+    sys.exit(77)
 
 
 try:
@@ -115,10 +122,10 @@ def seconds_of_step(what, device, batch, n, d):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--lengths", default="4096,32768,131072", help="entries held")
-    parser.add_argument("--batches", default="1,8,64", help="sequences of that many entries each")
-    parser.add_argument("--dims", default="128")
-    parser.add_argument("--json", help="also write the rows to this file, as one list")
+    parser.add_argument("--lengths", type=_program.listed(_program.whole(1, 1 << 24)), default="4096,32768,131072", help="entries held")
+    parser.add_argument("--batches", type=_program.listed(_program.whole(1, 1 << 16)), default="1,8,64", help="sequences of that many entries each")
+    parser.add_argument("--dims", type=_program.listed(_program.whole(1, 4096)), default="128")
+    parser.add_argument("--json", type=_program.output_path, help="also write the rows to this file, as one list")
     o = parser.parse_args()
     if o.device == "cuda" and not torch.cuda.is_available():
         skip("there is no CUDA device here; --device cpu measures on the processor")
@@ -127,9 +134,9 @@ def main():
     speed = copy_speed(o.device)
     print(f"torch_attention: a copy moves {speed * 1e-9:.0f} GB/s, read and written", file=sys.stderr)
     rows = []
-    for d in map(int, o.dims.split(",")):
-        for n in map(int, o.lengths.split(",")):
-            for batch in map(int, o.batches.split(",")):
+    for d in o.dims:
+        for n in o.lengths:
+            for batch in o.batches:
                 for what in ("bias", *(BACKENDS if o.device == "cuda" else ())):
                     seconds = seconds_of_step(what, o.device, batch, n, d)
                     if seconds is None:
@@ -139,8 +146,7 @@ def main():
                                  "copies": round(seconds * speed / read, 3)})
                     print(json.dumps(rows[-1]), flush=True)
     if o.json:
-        with open(o.json, "w", encoding="utf-8") as out:
-            json.dump(rows, out, indent=1)
+        _program.write_file(o.json, json.dumps(rows, indent=1))
     return 0
 
 

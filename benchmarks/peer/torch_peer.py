@@ -3,20 +3,27 @@
     python3 benchmarks/peer/torch_peer.py [--json PATH] [--lengths 4096,16384] [--methods h2o,ems] [--device cuda]
 
 Prints a JSON row per measurement: {"method", "n", "dtype", "seconds"}. Without PyTorch it says so and exits
-with 0.
+with 77.
 """
 import argparse
 import json
+import pathlib
 import statistics
 import sys
 import time
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("torch_peer")
 
 try:
     import torch
 except ImportError:
     print("#" * 88, "# NOTHING WAS MEASURED: there is no PyTorch here (pip install torch numpy).", "#" * 88,
           sep="\n", file=sys.stderr)
-    sys.exit(0)
+    sys.exit(77)
 
 import inputs
 import loops
@@ -131,11 +138,11 @@ def seconds_of(work, device):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="also write the rows to this file, as one list")
-    parser.add_argument("--lengths", default="4096,16384,65536")
+    parser.add_argument("--json", type=_program.output_path, help="also write the rows to this file, as one list")
+    parser.add_argument("--lengths", type=_program.listed(_program.whole(64, 1 << 24)), default="4096,16384,65536")
     parser.add_argument("--methods", default=",".join(CALLS))
     parser.add_argument("--dtypes", default="f32,bf16")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=_program.whole(1, 1024), default=2)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--check", action="store_true", help="only hold the methods against loops")
     parser.add_argument("--no-check", action="store_true", help="only measure")
@@ -156,10 +163,10 @@ def main():
     print(f"torch_peer: {verdict}", file=sys.stderr)
     if o.device == "cuda" and not torch.cuda.is_available():
         print("# NOTHING WAS MEASURED: there is no CUDA device here", file=sys.stderr)
-        return 0
+        return 77
     torch.set_default_device(o.device)
     measured = []
-    for n in [] if o.check else map(int, o.lengths.split(",")):
+    for n in [] if o.check else o.lengths:
         keys, scores = (torch.from_numpy(x).to(o.device) for x in (inputs.keys(n), inputs.scores(n, 2)))
         for dtype in o.dtypes.split(","):
             k = keys.to(DTYPES[dtype])
@@ -170,8 +177,7 @@ def main():
                 measured.append({"method": name, "n": n, "dtype": dtype, "seconds": seconds})
                 print(json.dumps(measured[-1]), flush=True)
     if o.json and measured:
-        with open(o.json, "w", encoding="utf-8") as out:
-            json.dump(measured, out, indent=1)
+        _program.write_file(o.json, json.dumps(measured, indent=1))
     return 0
 
 

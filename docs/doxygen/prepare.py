@@ -3,6 +3,13 @@
 import argparse
 import pathlib
 import shutil
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("prepare.py")
 
 from headers import prepare_headers
 from pages import prepare_pages

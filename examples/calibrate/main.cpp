@@ -8,9 +8,9 @@
 #include <tiny_llama/calibration_file.hpp>
 #include <tiny_llama/command_line.hpp>
 #include <tiny_llama/error.hpp>
-#include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
+#include <tiny_llama/program.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/threads.hpp>
 #include <tiny_llama/tokens.hpp>
@@ -21,7 +21,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -265,24 +264,14 @@ void print(calibration const& c, options const& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  options o;
-  try {
-    std::string const help = parse(argc, argv, o);
-    if (!help.empty()) {
-      std::cout << help;
-      return 0;
-    }
+  return tiny_llama::run_program("kvmeld_calibrate", [&] {
+    options o;
+    if (tiny_llama::shows_help(parse(argc, argv, o))) return 0;
     check(o);
     calibration const c = measure(o);
     print(c, o);
     tiny_llama::save_calibration(c, o.out);
     std::cout << "\ncalibration: " << o.out << " (examples/plot.py draws it)\n";
     return 0;
-  } catch (tiny_llama::option_error const& problem) {
-    std::cerr << "kvmeld_calibrate: " << problem.what() << "\n";
-    return tiny_llama::option_error::exit_code;
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_calibrate: " << problem.what() << "\n";
-    return 1;
-  }
+  });
 }

@@ -37,9 +37,8 @@ inline void to_log_probabilities(float* row, std::size_t vocab) {
 /// Log-probabilities of the rows that count.
 template <class Engine> std::vector<float> predictions(Engine& engine, prompt const& p, std::size_t vocab) {
   std::vector<float> logits;
-  engine.try_out(p.tokens, logits, false);
+  engine.try_out(p.tokens, logits, p.tokens.size() - p.first);
   engine.forget();
-  logits.erase(logits.begin(), logits.begin() + static_cast<std::ptrdiff_t>(p.first * vocab));
   for (std::size_t at = 0; at < logits.size(); at += vocab) to_log_probabilities(logits.data() + at, vocab);
   return logits;
 }
@@ -68,16 +67,15 @@ inline sample read_sample(tiny_llama::model& model, demo::material source, std::
   sample out;
   std::vector<int> const text = source.continuation;
   auto const vocab = static_cast<std::size_t>(model.shape().vocab);
-  std::vector<tiny_llama::needle> needles;
-  std::swap(needles, source.needles);  // asked here, not inside prompts of their own
+  std::vector<demo::posed_question> questions;
+  std::swap(questions, source.questions);  // asked here, not inside prompts of their own
   out.context = demo::read_context(model, std::move(source), capacity, 1, replays);
   out.prompts.push_back({text, 0, {}});
-  for (tiny_llama::needle const& n : needles) {
+  for (demo::posed_question const& q : questions) {
     prompt p;
-    p.tokens = tiny_llama::byte_tokens(n.question);
+    p.tokens = q.question;
     p.first = p.tokens.size() - 1;
-    std::vector<int> const answer = tiny_llama::byte_tokens(n.answer);
-    p.tokens.insert(p.tokens.end(), answer.begin(), answer.end() - 1);
+    p.tokens.insert(p.tokens.end(), q.answer.begin(), q.answer.end() - 1);
     out.prompts.push_back(std::move(p));
   }
   tiny_llama::engine<demo::full_policy> full(

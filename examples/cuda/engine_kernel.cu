@@ -76,5 +76,5 @@ int main() {
   }
   std::cout << "merging half of the entries moved the output by at most " << change
             << "; kvmeld's own attention differs from this kernel by " << apart << "\n";
-  return apart < 1e-4f ? 0 : 1;
+  return apart < 1e-4f && all_printed() ? 0 : 1;
 }

@@ -2,7 +2,7 @@
 // of layers, and of all of them over that of copying as many bytes on the device.
 #include "support.cuh"
 
-#include <cstdlib>
+#include <cstdint>
 #include <iomanip>
 
 namespace {
@@ -38,11 +38,11 @@ private:
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
   constexpr std::uint32_t group = 4;
-  std::uint32_t const tokens = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 65536;
-  std::uint32_t const layers = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 32;
-  if (tokens < 512 || layers < group || layers % group != 0) {
-    std::cout << "llama3_bulk [tokens, at least 512] [layers, a multiple of " << group << "]\n";
-    return 1;
+  std::uint32_t const tokens = count_argument(count, arguments, 1, 65536, 512, 1u << 20);
+  std::uint32_t const layers = count_argument(count, arguments, 2, 32, group, 1024);
+  if (layers % group != 0) {
+    std::cerr << "llama3_bulk: " << layers << " layers; they must be a multiple of " << group << "\n";
+    return 2;
   }
   kvmeld::shape const extent{group, 1, 8, 4, 128, 128, tokens};
   examples::engine_tensors<__nv_bfloat16> engine(extent);
@@ -83,5 +83,5 @@ int main(int count, char** arguments) {
   float const bound = copy.milliseconds() * 2 * layers / group;
   std::cout << "\nall " << layers << " layers: " << all << " ms, " << all / bound
             << " times a copy of K and V on the device (" << bound << " ms)\n";
-  return 0;
+  return all_printed() ? 0 : 1;
 }

@@ -3,11 +3,11 @@
 //   example_cuda_preset [tokens, a multiple of 5]
 #include "support.cuh"
 
-#include <cstdlib>
+#include <cstdint>
 
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
-  std::uint32_t const tokens = count > 1 ? static_cast<std::uint32_t>(std::atoi(arguments[1])) : 4000;
+  std::uint32_t const tokens = count_argument(count, arguments, 1, 4000, 500, 1u << 20);
   examples::engine_tensors<__nv_bfloat16> engine(
       {2, 1, 8, 4, 128, 128, tokens});  // yours: any tensors with strides
   cudaStream_t stream = nullptr;        // yours, too
@@ -22,5 +22,5 @@ int main(int count, char** arguments) {
   cache.sync_lengths(0);  // waits, for this line's sake; request_lengths and poll_lengths do not
   std::cout << "entries left: " << cache.longest(0) << ", after " << cache.rounds(0) << " rounds and "
             << cache.executor().launches() << " launches\n";
-  return cache.executor().error() == cudaSuccess && cache.longest(0) == tokens / 5 ? 0 : 1;
+  return cache.executor().error() == cudaSuccess && cache.longest(0) == tokens / 5 && all_printed() ? 0 : 1;
 }

@@ -7,7 +7,7 @@
 
 #include <thrust/device_vector.h>
 
-#include <cstdlib>
+#include <cstdint>
 #include <vector>
 
 using element = __nv_bfloat16;
@@ -50,8 +50,8 @@ __global__ void accept(std::uint32_t const* listed, std::uint32_t* total, kvmeld
 
 int main(int count, char** arguments) {
   if (!examples::has_device()) return examples::no_device;
-  int const steps = count > 1 ? std::atoi(arguments[1]) : 500;
-  std::uint32_t const sequences = count > 2 ? static_cast<std::uint32_t>(std::atoi(arguments[2])) : 64;
+  std::uint32_t const steps = count_argument(count, arguments, 1, 500, 1, 1u << 20);
+  std::uint32_t const sequences = count_argument(count, arguments, 2, 64, 2, 4096);
   kvmeld::shape const extent{2, sequences, 2, 2, 64, 64, 192};
   examples::engine_tensors<element> engine(extent);
   cudaStream_t stream = nullptr;
@@ -95,7 +95,7 @@ int main(int count, char** arguments) {
     due = running;  // recorded with the most sequences that will come; none of them is over its budget
     shrink.record(compress);
     std::size_t compressed = 0, replaced = 0;
-    for (int number = 1; number <= steps; ++number) {
+    for (std::uint32_t number = 1; number <= steps; ++number) {
       cache.append(running, all, kvmeld::in_kernel);
       cudaGraphLaunch(ready, stream);
       cache.commit(running, kvmeld::in_kernel);
@@ -131,13 +131,12 @@ int main(int count, char** arguments) {
     for (std::uint32_t s : running) small = small && cache.length_bound(s) < full.limit + full.interval;
     std::uint32_t const total = accepted[0];
     std::cout << total << " tokens of " << sequences << " sequences accepted of "
-              << std::size_t{drafted} * sequences * static_cast<std::size_t>(steps) << " by " << steps
-              << " launches of one graph; " << compressed << " times a sequence was compressed, " << replaced
-              << " were replaced\n";
+              << std::size_t{drafted} * sequences * steps << " by " << steps << " launches of one graph; "
+              << compressed << " times a sequence was compressed, " << replaced << " were replaced\n";
     if (cache.executor().error() != cudaSuccess || !small || (steps >= 33 && compressed == 0)) status = 1;
     cudaGraphExecDestroy(ready);
     cudaGraphDestroy(graph);
   }
   cudaStreamDestroy(stream);
-  return status;
+  return status == 0 && all_printed() ? 0 : 1;
 }

@@ -1,6 +1,9 @@
 // What the examples take from an engine: K and V on the device, and a stream.
 #pragma once
 
+#include "../all_printed.h"
+#include "../count_argument.hpp"
+
 #include <kvmeld/cuda.cuh>
 
 #include <thrust/execution_policy.h>

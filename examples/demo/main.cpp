@@ -11,6 +11,7 @@
 #include <tiny_llama/error.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
+#include <tiny_llama/program.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/report.hpp>
 #include <tiny_llama/stream_report.hpp>
@@ -22,7 +23,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -39,8 +39,8 @@ constexpr int probe_tokens = 32;
 
 /// Figures of one method at one budget. Those of recall and bits are means over tasks; the others are over
 /// all contexts.
-report_row summarise(std::string const& method, std::string const& kind, double budget,
-                     std::vector<demo::tally> const& tasks, std::uint64_t bytes_per_token) {
+report_row summarise(std::string const& method, std::string const& kind, double budget, demo::tally const& t,
+                     std::uint64_t bytes_per_token) {
   report_row row;
   row.method = method;
   row.kind = kind;
@@ -48,27 +48,38 @@ report_row summarise(std::string const& method, std::string const& kind, double 
   auto const share = [](int part, int whole) {
     return whole == 0 ? -1.0 : static_cast<double>(part) / whole;
   };
+  // With few contexts, not every task has a question that was asked inside.
   auto const mean = [&](auto value) {
     double sum = 0;
-    for (demo::tally const& t : tasks) sum += value(t);
-    return sum / static_cast<double>(tasks.size());
+    int count = 0;
+    for (demo::task_tally const& task : t.tasks) {
+      if (double const of_task = value(task); of_task >= 0) {
+        sum += of_task;
+        ++count;
+      }
+    }
+    return count == 0 ? -1.0 : sum / count;
   };
   auto const right = [&](auto which) {
-    return mean([&](demo::tally const& t) { return share((t.*which).right, (t.*which).digits); });
+    return mean(
+        [&](demo::task_tally const& task) { return share((task.*which).right, (task.*which).digits); });
   };
   auto const exact = [&](auto which) {
-    return mean([&](demo::tally const& t) { return share((t.*which).exact, (t.*which).numbers); });
+    return mean(
+        [&](demo::task_tally const& task) { return share((task.*which).exact, (task.*which).numbers); });
   };
-  row.bits_per_byte = mean([](demo::tally const& t) { return t.bits / static_cast<double>(t.tokens); });
-  row.needle_accuracy = right(&demo::tally::after);
-  row.needle_exact = exact(&demo::tally::after);
-  row.needle_accuracy_inside = right(&demo::tally::inside);
-  row.needle_exact_inside = exact(&demo::tally::inside);
-  demo::tally t;
-  for (demo::tally const& of : tasks) {
-    row.task_exact.push_back(share(of.after.exact, of.after.numbers));
-    row.task_accuracy.push_back(share(of.after.right, of.after.digits));
-    t += of;
+  row.bits = mean([](demo::task_tally const& task) {
+    return task.tokens == 0 ? -1.0 : task.bits / static_cast<double>(task.tokens);
+  });
+  row.needle_accuracy = right(&demo::task_tally::after);
+  row.needle_exact = exact(&demo::task_tally::after);
+  row.needle_accuracy_inside = right(&demo::task_tally::inside);
+  row.needle_exact_inside = exact(&demo::task_tally::inside);
+  std::size_t predicted = 0;
+  for (demo::task_tally const& task : t.tasks) {
+    row.task_exact.push_back(share(task.after.exact, task.after.numbers));
+    row.task_accuracy.push_back(share(task.after.right, task.after.digits));
+    predicted += task.tokens;
   }
   auto const contexts = static_cast<std::uint64_t>(t.contexts);
   row.output_error = t.error / t.contexts;
@@ -76,7 +87,7 @@ report_row summarise(std::string const& method, std::string const& kind, double 
   row.kv_bytes = t.bytes / contexts;
   row.compress_ms = 1e3 * t.compress_seconds / t.contexts;
   row.observe_ms = 1e3 * t.observe_seconds / t.contexts;
-  if (t.decode_seconds > 0) row.decode_tokens_per_s = static_cast<double>(t.tokens) / t.decode_seconds;
+  if (t.decode_seconds > 0) row.decode_tokens_per_s = static_cast<double>(predicted) / t.decode_seconds;
   auto const of = [](std::uint64_t part, std::uint64_t whole) {
     return static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
   };
@@ -93,9 +104,8 @@ struct reading_list {
   std::vector<std::string> tasks;  ///< empty: numbers are planted
   int inside = 0;                  ///< questions per context that are asked inside the prompt
   std::size_t longest = 0, longest_after = 0,
-              tokens = 0;                   ///< of a context, of what follows it; of all contexts
-  std::function<demo::material(int)> at;    ///< a context by its index
-  std::function<std::size_t(int)> task_of;  ///< its place in tasks
+              tokens = 0;                 ///< of a context, of what follows it; of all contexts
+  std::function<demo::material(int)> at;  ///< a context by its index
 };
 
 /// Numbers planted in held-out text, or stretches of token ids.
@@ -121,18 +131,13 @@ reading_list planted(tiny_llama::model const& model, options const& o) {
     request.index = static_cast<std::uint64_t>(index);
     return bytes ? demo::text_material(text, request) : demo::id_material(ids, request);
   };
-  out.task_of = [](int) { return std::size_t{0}; };
   return out;
 }
 
 /// The contexts of a file of tasks.
 reading_list tasks_of(tiny_llama::model const& model, options const& o, std::string const& path) {
-  if (!tiny_llama::is_byte_model(model.shape().vocab)) {
-    throw tiny_llama::model_error(path, "asks in bytes, and the model's vocab_size is " +
-                                            std::to_string(model.shape().vocab) + "; 256 is needed");
-  }
   std::vector<tiny_llama::task_context> const contexts =
-      tiny_llama::first_contexts(tiny_llama::load_tasks(path), o.contexts);
+      tiny_llama::first_contexts(tiny_llama::load_tasks(path, model.shape().vocab), o.contexts);
   reading_list out;
   out.contexts = static_cast<int>(contexts.size());
   out.tasks = tiny_llama::task_names(contexts);
@@ -149,16 +154,14 @@ reading_list tasks_of(tiny_llama::model const& model, options const& o, std::str
   auto const positions = static_cast<std::size_t>(model.shape().max_positions);
   if (out.longest + out.longest_after > positions) {
     throw tiny_llama::model_error(path, "has a context of " + std::to_string(out.longest) +
-                                            " bytes and up to " + std::to_string(out.longest_after) +
+                                            " tokens and up to " + std::to_string(out.longest_after) +
                                             " behind it; at most " + std::to_string(positions) +
                                             " positions of the model are needed");
   }
   tiny_llama::check_budgets(o, static_cast<int>(shortest),
                             path + "'s shortest context's " + std::to_string(shortest));
-  out.at = [contexts](int index) { return demo::task_material(contexts[static_cast<std::size_t>(index)]); };
-  out.task_of = [contexts, names = out.tasks](int index) {
-    std::string const& task = contexts[static_cast<std::size_t>(index)].task;
-    return static_cast<std::size_t>(std::find(names.begin(), names.end(), task) - names.begin());
+  out.at = [materials = demo::task_materials(contexts, out.tasks)](int index) {
+    return materials[static_cast<std::size_t>(index)];
   };
   return out;
 }
@@ -192,15 +195,12 @@ tiny_llama::report run(options o) {
   for (demo::variant const& v : variants) steps += demo::steps_of(v, list.inside);
   tiny_llama::progress bar(std::cerr, (steps + 4) * list.contexts);
 
-  // Of each variant, target and task.
-  std::vector<std::vector<std::vector<demo::tally>>> tallies;
-  for (demo::variant const& v : variants) {
-    tallies.emplace_back(v.targets.size(),
-                         std::vector<demo::tally>(std::max<std::size_t>(list.tasks.size(), 1)));
-  }
+  // Of each variant and target.
+  demo::tally const nothing(std::max<std::size_t>(list.tasks.size(), 1));
+  std::vector<std::vector<demo::tally>> tallies;
+  for (demo::variant const& v : variants) tallies.emplace_back(v.targets.size(), nothing);
   double done = 0;
   for (int index = 0; index < list.contexts; ++index) {
-    std::size_t const task = list.task_of(index);
     std::string const name =
         "context " + std::to_string(index + 1) + " of " + std::to_string(list.contexts) + ": ";
     bar.update(done, name + "reading");
@@ -209,24 +209,23 @@ tiny_llama::report run(options o) {
     for (std::size_t n = 0; n < variants.size(); ++n) {
       demo::variant const& v = variants[n];
       bar.update(done, name + v.name);
-      std::vector<demo::tally> of_context(v.targets.size());
       demo::with_policy(v, o, [&](auto const& policy) {
         auto const step = [&] { bar.update(++done, name + v.name); };
         tiny_llama::reading const how = demo::reading_of(v.method, o);
         if (o.chunk != 0) {
           demo::measure_in_chunks(model, policy, context, capacity, static_cast<std::size_t>(o.chunk),
-                                  v.targets, how, of_context, step);
+                                  v.targets, how, tallies[n], step);
         } else {
-          demo::measure(model, policy, context, capacity, v.targets, how, of_context, step);
+          demo::measure(model, policy, context, capacity, v.targets, how, tallies[n], step);
         }
       });
-      for (std::size_t b = 0; b < v.targets.size(); ++b) tallies[n][b][task] += of_context[b];
     }
   }
   bar.finish();
 
   tiny_llama::report results;
   results.model = model.name();
+  results.unit = tiny_llama::is_byte_model(model.shape().vocab) ? "byte" : "token";
   results.context = static_cast<int>(list.tokens / static_cast<std::size_t>(list.contexts));
   results.contexts = list.contexts;
   results.needles = list.tasks.empty() ? list.inside : 0;
@@ -418,12 +417,9 @@ template <class Report> void show(Report const& results, options const& chosen) 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return tiny_llama::run_program("kvmeld_demo", [&] {
     tiny_llama::parsed_options const parsed = tiny_llama::parse_options(argc, argv);
-    if (!parsed.help.empty()) {
-      std::cout << parsed.help;
-      return 0;
-    }
+    if (tiny_llama::shows_help(parsed.help)) return 0;
     options const& chosen = parsed.chosen;
     for (auto const& [name, path] : {std::pair{"--json", chosen.json}, {"--chart", chosen.chart}}) {
       if (!path.empty()) tiny_llama::expect_writable(name, path);
@@ -445,11 +441,5 @@ int main(int argc, char** argv) {
       std::cout << "chart:   " << chosen.chart << "\n";
     }
     return 0;
-  } catch (tiny_llama::option_error const& problem) {
-    std::cerr << "kvmeld_demo: " << problem.what() << "\n";
-    return tiny_llama::option_error::exit_code;
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_demo: " << problem.what() << "\n";
-    return 1;
-  }
+  });
 }

@@ -1,5 +1,5 @@
-// What a context is made of: held-out text with planted numbers for byte models, or a context of a file of
-// tasks; a stretch of token ids for others.
+// What a context is made of: a context of a file of tasks, held-out text with planted numbers (byte models),
+// or a stretch of token ids.
 #pragma once
 
 #include <tiny_llama/needle_task.hpp>
@@ -7,8 +7,8 @@
 #include <tiny_llama/task_file.hpp>
 #include <tiny_llama/tokens.hpp>
 
+#include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -17,27 +17,46 @@
 
 namespace demo {
 
-struct material {
-  std::vector<int> context;
-  std::vector<int> continuation;                                 ///< empty: what follows is not known
-  std::vector<tiny_llama::needle> needles;                       ///< questions and answers
-  std::size_t inside = std::numeric_limits<std::size_t>::max();  ///< so many of them, at most, are also asked
-                                                                 ///< inside the prompt
+struct posed_question {
+  std::vector<int> question, answer;
+  std::size_t task = 0;  ///< its place among the names of tasks
+  bool inside = true;    ///< also asked inside the prompt
 };
 
-/// A context of a file of tasks. One question of it is asked inside the prompt, since each costs a reading.
-inline material task_material(tiny_llama::task_context const& c) {
-  material out{tiny_llama::byte_tokens(c.context), {}, {}, 1};
-  for (tiny_llama::task_question const& q : c.questions) {
-    out.needles.push_back({c.task, q.question, q.answer, 0, 0});
+struct material {
+  std::vector<int> context;
+  std::vector<int> continuation;  ///< empty: what follows is not known
+  std::vector<posed_question> questions;
+};
+
+/// The contexts of a file of tasks, whose names are `tasks`. One question of each is asked inside the prompt,
+/// since each costs a reading: the first one of the task that was asked so least often until then.
+inline std::vector<material> task_materials(std::vector<tiny_llama::task_context> const& contexts,
+                                            std::vector<std::string> const& tasks) {
+  std::vector<material> out;
+  std::vector<int> times(tasks.size());
+  for (tiny_llama::task_context const& c : contexts) {
+    material m{c.context, {}, {}};
+    for (tiny_llama::task_question const& q : c.questions) {
+      auto const task = std::find(tasks.begin(), tasks.end(), q.task) - tasks.begin();
+      m.questions.push_back({q.question, q.answer, static_cast<std::size_t>(task), false});
+    }
+    auto const rarest = std::min_element(
+        m.questions.begin(), m.questions.end(),
+        [&](posed_question const& a, posed_question const& b) { return times[a.task] < times[b.task]; });
+    rarest->inside = true;
+    ++times[rarest->task];
+    out.push_back(std::move(m));
   }
   return out;
 }
 
 inline material text_material(std::string_view text, tiny_llama::needle_request const& request) {
-  tiny_llama::needle_task task = tiny_llama::make_needle_task(text, request);
-  return {tiny_llama::byte_tokens(task.context), tiny_llama::byte_tokens(task.continuation),
-          std::move(task.needles)};
+  tiny_llama::needle_task const task = tiny_llama::make_needle_task(text, request);
+  material out{tiny_llama::byte_tokens(task.context), tiny_llama::byte_tokens(task.continuation), {}};
+  for (tiny_llama::needle const& n : task.needles)
+    out.questions.push_back({tiny_llama::byte_tokens(n.question), tiny_llama::byte_tokens(n.answer)});
+  return out;
 }
 
 /// A stretch of the file that seed and index choose. Nothing is planted: what ids mean is not known.

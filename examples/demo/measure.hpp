@@ -10,54 +10,46 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace demo {
 
-/// Sums over contexts; the report shows their means.
-struct tally {
-  double bits = 0, decode_seconds = 0, compress_seconds = 0, observe_seconds = 0, error = 0;
+/// What was predicted and answered of one task, or where there are none of the text.
+struct task_tally {
+  double bits = 0;
   std::size_t tokens = 0;
   recall_result after, inside;
+
+  void operator+=(continuation_result const& read) {
+    bits += read.bits;
+    tokens += read.tokens;
+  }
+};
+
+/// Sums over contexts; the report shows their means.
+struct tally {
+  explicit tally(std::size_t task_count) : tasks(task_count) {}
+
+  std::vector<task_tally> tasks;
+  double decode_seconds = 0, compress_seconds = 0, observe_seconds = 0, error = 0;
   std::uint64_t bytes = 0, context_tokens = 0;
   int contexts = 0;
   kvmeld::stats_sum live;  ///< of every context's tracks, after compression
   bool scored = false;     ///< the policy ranks by attention
-
-  void operator+=(tally const& other) {
-    bits += other.bits;
-    decode_seconds += other.decode_seconds;
-    compress_seconds += other.compress_seconds;
-    observe_seconds += other.observe_seconds;
-    error += other.error;
-    tokens += other.tokens;
-    after += other.after;
-    inside += other.inside;
-    bytes += other.bytes;
-    context_tokens += other.context_tokens;
-    contexts += other.contexts;
-    live += other.live;
-    scored = scored || other.scored;
-  }
 };
 
 /// Asks an engine whose cache has its final form everything that is asked after compression.
 template <class Engine> void question(Engine& engine, context const& c, tally& t) {
   continuation_result const read = read_on(engine, c.source.continuation);
-  t.bits += read.bits;
+  t.tasks.front() += read;
   t.decode_seconds += read.seconds;
-  t.tokens += read.tokens;
   t.error += output_error(engine, c.probe_queries);
   t.bytes += engine.kv_bytes();
   t.context_tokens += c.source.context.size();
-  for (tiny_llama::needle const& n : c.source.needles) {
-    std::vector<int> const asked = tiny_llama::byte_tokens(n.question);
-    t.after += ask(engine, asked, n.answer);
-    if (!c.source.continuation.empty()) continue;
-    continuation_result const answered = answer_bits(engine, asked, tiny_llama::byte_tokens(n.answer));
-    t.bits += answered.bits;
-    t.tokens += answered.tokens;
+  for (posed_question const& q : c.source.questions) {
+    task_tally& of_task = t.tasks[q.task];
+    of_task.after += ask(engine, q.question, q.answer);
+    if (c.source.continuation.empty()) of_task += answer_bits(engine, q.question, q.answer);
   }
   ++t.contexts;
 }
@@ -99,7 +91,7 @@ void measure_in_chunks(tiny_llama::model& model, Policy const& policy, context c
     for (asked_prompt const& p : c.with_question) {
       tiny_llama::engine<Policy> asked(model, policy, capacity, how);
       read(asked, p.question);
-      tallies[b].inside += ask(asked, p.rest, p.answer);
+      tallies[b].tasks[p.task].inside += ask(asked, p.rest, p.answer);
     }
   }
   for (std::size_t i = 0; i < c.with_question.size(); ++i) done();
@@ -129,7 +121,7 @@ void measure(tiny_llama::model& model, Policy const& policy, context const& c, s
     for (std::size_t b = 0; b < targets.size(); ++b) {
       tiny_llama::engine<Policy> engine(asked);
       targets[b].apply(engine);
-      tallies[b].inside += ask(engine, p.rest, p.answer);
+      tallies[b].tasks[p.task].inside += ask(engine, p.rest, p.answer);
     }
     done();
   }

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,12 +23,13 @@ namespace demo {
 using full_policy = kvmeld::compose::composed;
 
 /// A prompt, and the question whose answer it holds (the last token is held back, so that even the first
-/// digit of an answer is read from the compressed cache).
+/// token of an answer comes from the compressed cache).
 struct asked_prompt {
   tiny_llama::prompt_state state;
   std::vector<int> question;  ///< without its last token
   std::vector<int> rest;
-  std::string answer;
+  std::vector<int> answer;
+  std::size_t task = 0;
 };
 
 struct context {
@@ -98,7 +98,7 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
   out.source = std::move(source);
   bool const reads_on = !out.source.continuation.empty();
   std::vector<int> const continuation =
-      reads_on ? out.source.continuation : tiny_llama::byte_tokens(out.source.needles.at(0).question);
+      reads_on ? out.source.continuation : out.source.questions.at(0).question;
   probes = std::min(probes, static_cast<int>(continuation.size()));
 
   std::vector<float> logits;
@@ -126,14 +126,15 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
     out.probe_queries.output.push_back(answer);
   }
 
-  for (std::size_t i = 0; i < std::min(out.source.needles.size(), out.source.inside); ++i) {
-    tiny_llama::needle const& needle = out.source.needles[i];
+  for (posed_question const& posed : out.source.questions) {
+    if (!posed.inside) continue;
     asked_prompt asked;
-    std::vector<int> question = tiny_llama::byte_tokens(needle.question);
+    std::vector<int> question = posed.question;
     asked.rest = {question.back()};
     question.pop_back();
     asked.question = question;
-    asked.answer = needle.answer;
+    asked.answer = posed.answer;
+    asked.task = posed.task;
     asked.state = out.plain;
     tiny_llama::engine<full_policy> ahead(engine);
     ahead.read(question, logits, recorder(model, asked.state.queries, asked.state.lse));

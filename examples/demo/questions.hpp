@@ -2,14 +2,11 @@
 #pragma once
 
 #include <tiny_llama/engine.hpp>
-#include <tiny_llama/needle_task.hpp>
-#include <tiny_llama/tokens.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 namespace demo {
@@ -44,7 +41,7 @@ template <class Engine> continuation_result read_on(Engine& engine, std::vector<
   std::vector<float> logits;
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
     auto const begin = clock::now();
-    engine.try_out({tokens[i]}, logits, true);
+    engine.try_out({tokens[i]}, logits);
     result.seconds += seconds_since(begin);
     result.bits += bits_of(logits.data(), logits.size(), tokens[i + 1]);
     ++result.tokens;
@@ -53,7 +50,7 @@ template <class Engine> continuation_result read_on(Engine& engine, std::vector<
   return result;
 }
 
-/// The bits of an answer behind a question, each byte given those before it. Their time is not taken.
+/// The bits of an answer behind a question, each token given those before it. Their time is not taken.
 template <class Engine>
 continuation_result answer_bits(Engine& engine, std::vector<int> const& question,
                                 std::vector<int> const& answer) {
@@ -61,16 +58,14 @@ continuation_result answer_bits(Engine& engine, std::vector<int> const& question
   std::vector<int> tokens = question;
   tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
   std::vector<float> logits;
-  engine.try_out(tokens, logits, false);
+  engine.try_out(tokens, logits, answer.size());
   engine.forget();
-  std::size_t const vocab = logits.size() / tokens.size();
-  for (int const byte : answer) {
-    std::size_t const row = question.size() - 1 + result.tokens++;
-    result.bits += bits_of(&logits[row * vocab], vocab, byte);
-  }
+  std::size_t const vocab = logits.size() / answer.size();
+  for (int const token : answer) result.bits += bits_of(&logits[result.tokens++ * vocab], vocab, token);
   return result;
 }
 
+/// Of tokens (a byte model's are the digits of numbers), and of answers.
 struct recall_result {
   int digits = 0, right = 0, numbers = 0, exact = 0;
   void operator+=(recall_result const& other) {
@@ -81,16 +76,16 @@ struct recall_result {
   }
 };
 
-/// Gives the rest of a question and lets the model answer greedily, digit by digit.
+/// Gives the rest of a question and lets the model answer greedily, token by token.
 template <class Engine>
-recall_result ask(Engine& engine, std::vector<int> const& question, std::string const& answer) {
+recall_result ask(Engine& engine, std::vector<int> const& question, std::vector<int> const& answer) {
   recall_result result;
   std::vector<float> logits;
   std::vector<int> next = question;
-  for (char const expected : answer) {
-    engine.try_out(next, logits, true);
+  for (int const expected : answer) {
+    engine.try_out(next, logits);
     auto const best = static_cast<int>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-    result.right += best == static_cast<unsigned char>(expected) ? 1 : 0;
+    result.right += best == expected ? 1 : 0;
     ++result.digits;
     next = {best};
   }

@@ -125,7 +125,8 @@ private:
         auto const from = s.tokens.begin() + static_cast<std::ptrdiff_t>(read_);
         auto const begin = clock::now();
         engine_.read(
-            {from, from + static_cast<std::ptrdiff_t>(step)}, logits_, [](auto&&...) {}, false);
+            {from, from + static_cast<std::ptrdiff_t>(step)}, logits_, [](auto&&...) {},
+            tiny_llama::every_token);
         part.seconds += seconds_since(begin);
         count_bits(step);
       }
@@ -139,8 +140,8 @@ private:
     part.asked.resize(i + 1);
     part.right.resize(i + 1);
     for (std::size_t told = 0; told <= i; ++told) {
-      recall_result const answer =
-          ask(engine_, tiny_llama::byte_tokens(s.facts[told].question), s.facts[told].answer);
+      recall_result const answer = ask(engine_, tiny_llama::byte_tokens(s.facts[told].question),
+                                       tiny_llama::byte_tokens(s.facts[told].answer));
       part.asked[told] += static_cast<std::uint64_t>(answer.digits);
       part.right[told] += static_cast<std::uint64_t>(answer.right);
     }

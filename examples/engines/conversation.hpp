@@ -5,18 +5,15 @@
 #include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/needle_task.hpp>
-#include <tiny_llama/options.hpp>
+#include <tiny_llama/program.hpp>
 #include <tiny_llama/progress.hpp>
 #include <tiny_llama/tokens.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -90,32 +87,36 @@ std::string converse(Reader& r, conversation_options const& o, std::string const
 
 /// Command line and messages; make(model, options) gives the engine.
 template <class Make> int conversation_main(char const* name, int argc, char** argv, Make make) {
-  conversation_options o;
-  CLI::App app("Reads a text, merges its cache, and answers from what is left");
-  app.add_option("--model", o.model, "folder with config.json, model.safetensors and heldout.txt")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--policy", o.policy, "how the cache shrinks")
-      ->check(CLI::IsMember({"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"}))
-      ->capture_default_str();
-  app.add_option("--context", o.context, "tokens of the text")
-      ->check(CLI::Range(256u, 1500u))
-      ->capture_default_str();
-  app.add_option("--budget", o.budget, "entries per head that are left of it; 0: all")
-      ->check(CLI::Range(0u, 1500u))
-      ->capture_default_str();
-  app.add_option("--seed", o.seed, "of the planted numbers")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    tiny_llama::model model = tiny_llama::model::load(o.model);
-    std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
-    auto reader = make(model, o);
+  return tiny_llama::run_program(name, [&] {
+    using namespace tiny_llama;
+    conversation_options o;
+    command_line line("Reads a text, merges its cache, and answers from what is left");
+    line.add("--model", "DIR", "folder with config.json, model.safetensors and heldout.txt [" + o.model + "]",
+             [&](auto const& v) { o.model = some_path("--model", v); });
+    line.add("--policy", "NAME",
+             "how the cache shrinks: recommended, chelsea, kvmerger, h2o, snapkv or streaming_llm [" +
+                 o.policy + "]",
+             [&](auto const& v) {
+               auto const known = {"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"};
+               if (std::find(known.begin(), known.end(), v) == known.end())
+                 refuse_option("--policy", v, "one of those that --help lists");
+               o.policy = v;
+             });
+    line.add("--context", "N", "tokens of the text [" + std::to_string(o.context) + "]", [&](auto const& v) {
+      o.context = static_cast<std::uint32_t>(small_number("--context", v, 256, 1500));
+    });
+    line.add(
+        "--budget", "N", "entries per head that are left of it; 0: all [" + std::to_string(o.budget) + "]",
+        [&](auto const& v) { o.budget = static_cast<std::uint32_t>(small_number("--budget", v, 0, 1500)); });
+    line.add("--seed", "N", "of the planted numbers [" + std::to_string(o.seed) + "]",
+             [&](auto const& v) { o.seed = seed_number("--seed", v); });
+    if (shows_help(line.parse(argc, argv))) return 0;
+    model m = model::load(o.model);
+    std::string const text = read_file(o.model + "/heldout.txt", 1u << 30);
+    auto reader = make(m, o);
     converse(*reader, o, text, std::cout);
     return 0;
-  } catch (std::exception const& problem) {
-    std::cerr << name << ": " << problem.what() << "\n";
-    return 1;
-  }
+  });
 }
 
 }  // namespace engines

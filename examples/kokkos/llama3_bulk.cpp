@@ -1,6 +1,9 @@
 // A cache of Llama-3-8B's shape, all 32 layers, compressed to 20 % on Kokkos' default execution space: the
 // time of each group of layers, and of all of them over that of copying as many bytes there. llama3_bulk
 // [tokens]
+#include "../all_printed.h"
+#include "../count_argument.hpp"
+
 #include <kvmeld/kokkos.hpp>
 
 #include <cstdint>
@@ -47,12 +50,7 @@ void refill(tensor const& to, std::uint32_t seed) {
 int main(int count, char** arguments) {
   Kokkos::ScopeGuard const kokkos(count, arguments);
   constexpr std::uint32_t layers = 32, group = 4;
-  int const asked = count > 1 ? std::atoi(arguments[1]) : 4096;
-  if (asked < 64 || asked > 1 << 20) {
-    std::cerr << "llama3_bulk: " << arguments[1] << " tokens; 64 to 1048576 are allowed\n";
-    return 2;
-  }
-  auto const tokens = static_cast<std::uint32_t>(asked);
+  std::uint32_t const tokens = count_argument(count, arguments, 1, 4096, 512, 1u << 20);
   kvmeld::shape const extent{group, 1, 8, 4, 128, 128, tokens};
   tensor const keys("keys", group, 1, 8, tokens, 128), values("values", group, 1, 8, tokens, 128);
   double const megabytes = 2.0 * static_cast<double>(keys.span() * sizeof(element)) / 1e6;
@@ -91,5 +89,5 @@ int main(int count, char** arguments) {
   double const bound = 1e3 * watch.seconds() * 2 * layers / group;
   std::cout << "\nall " << layers << " layers: " << all << " ms, " << all / bound
             << " times a copy of K and V there (" << bound << " ms)\n";
-  return 0;
+  return all_printed() ? 0 : 1;
 }

@@ -2,6 +2,7 @@
 
 #include "files.hpp"
 #include "json_text.hpp"
+#include "output_file.hpp"
 
 #include <cmath>
 #include <cstdint>

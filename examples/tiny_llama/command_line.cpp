@@ -1,14 +1,17 @@
 #include "command_line.hpp"
 
 #include "error.hpp"
-#include "files.hpp"
-
-#include <CLI/CLI.hpp>
+#include "output_file.hpp"
 
 #include <algorithm>
+#include <cstddef>
+#include <iomanip>
 #include <limits>
 #include <locale>
+#include <map>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 namespace tiny_llama {
 namespace {
@@ -22,42 +25,66 @@ bool read_number(std::string const& text, double& number) {
 
 }  // namespace
 
-void command_line::add(char const* name, char const* type, char const* help,
+void command_line::add(char const* name, char const* type, std::string help,
                        std::function<void(std::string const&)> take) {
-  options_.push_back({name, type, help, std::move(take)});
+  options_.push_back({name, type, std::move(help), std::move(take)});
 }
 
 std::string command_line::parse(int argc, char const* const* argv) const {
-  CLI::App app{about_};
-  app.allow_extras();  // refused below, in our words
+  std::map<std::string_view, std::vector<std::string>> given;
+  std::string unknown;
+  for (int i = 1; i < argc; ++i) {
+    std::string_view const word = argv[i];
+    if (word == "--help" || word == "-h") return help();
+    std::string_view const name = word.substr(0, word.find('='));
+    bool const known =
+        std::any_of(options_.begin(), options_.end(), [&](auto const& o) { return o.name == name; });
+    if (!known) {
+      if (unknown.empty()) unknown = in_quotes(word);
+    } else if (name.size() < word.size()) {
+      given[name].emplace_back(word.substr(name.size() + 1));
+    } else if (i + 1 < argc && std::string_view(argv[i + 1]).substr(0, 2) != "--") {
+      given[name].emplace_back(argv[++i]);
+    } else {
+      throw option_error(std::string(name) + " has no value; it must have one.");
+    }
+  }
   for (option const& o : options_) {
-    auto const given = [&o](CLI::results_t const& values) {
-      if (values.size() > 1) {
-        throw option_error(std::string(o.name) + " is given " + std::to_string(values.size()) +
-                           " times; it must be given at most once.");
-      }
-      o.take(values.front());
-      return true;
-    };
-    app.add_option(o.name, given, o.help)->type_name(o.type)->take_all();
+    auto const values = given.find(o.name);
+    if (values == given.end()) continue;
+    if (values->second.size() > 1) {
+      throw option_error(std::string(o.name) + " is given " + std::to_string(values->second.size()) +
+                         " times; it must be given at most once.");
+    }
+    o.take(values->second.front());
   }
-  try {
-    app.parse(argc, argv);
-  } catch (CLI::CallForHelp const&) {
-    return app.help();
-  } catch (CLI::ArgumentMismatch const& problem) {  // "--name: 1 required TYPE missing"
-    std::string const text = problem.what();
-    throw option_error(text.substr(0, text.find(':')) + " has no value; it must have one.");
-  } catch (CLI::ParseError const& problem) {
-    std::string sentence = problem.what();
-    std::replace(sentence.begin(), sentence.end(), '\n', ' ');
-    throw option_error(sentence + "; --help lists the options.");
-  }
-  if (app.remaining_size() != 0) {
-    throw option_error(in_quotes(app.remaining().front()) +
-                       " is unknown; it must be an option that --help lists.");
-  }
+  if (!unknown.empty()) throw option_error(unknown + " is unknown; it must be an option that --help lists.");
   return {};
+}
+
+std::string command_line::help() const {
+  constexpr std::size_t left = 26, width = 100;
+  std::ostringstream out;
+  auto const put = [&](std::size_t column, std::size_t indent, std::string const& text) {
+    std::istringstream words(text);
+    for (std::string word; words >> word; column += 1 + word.size()) {
+      if (column + 1 + word.size() > width) {
+        out << '\n' << std::string(indent, ' ');
+        column = indent;
+      }
+      out << (column == 0 ? "" : " ") << word;
+    }
+    out << '\n';
+  };
+  put(0, 0, about_);
+  out << '\n';
+  auto const line = [&](std::string const& what, std::string const& text) {
+    out << "  " << std::left << std::setw(left - 2) << what;
+    put(std::max(left, what.size() + 2), left, text);
+  };
+  line("-h, --help", "print this and end");
+  for (option const& o : options_) line(std::string(o.name) + ' ' + o.type, o.help);
+  return out.str();
 }
 
 void refuse_option(std::string const& name, std::string const& value, std::string const& condition) {
@@ -131,8 +158,8 @@ std::string some_path(std::string const& name, std::string const& value) {
 }
 
 void expect_writable(std::string const& name, std::string const& path) {
-  if (!can_write_file(path)) {
-    refuse_option(name, path, "a file in a folder that exists and that can be written");
+  if (std::string const problem = output_problem(path); !problem.empty()) {
+    refuse_option(name, path, "a file in a folder that exists and that can be written (" + problem + ")");
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace tiny_llama {
 
-/// Carries the sentence for stderr; a program ends with exit_code.
+/// Carries the sentence for stderr; a program ends with exit_code (program.hpp).
 class option_error : public std::runtime_error {
 public:
   using std::runtime_error::runtime_error;
@@ -23,7 +23,7 @@ public:
   explicit command_line(std::string about) : about_(std::move(about)) {}
 
   /// The option `name`, given once at most; `take` gets its value.
-  void add(char const* name, char const* type, char const* help,
+  void add(char const* name, char const* type, std::string help,
            std::function<void(std::string const&)> take);
 
   /// Returns the text of --help where it was asked for, otherwise nothing. Throws option_error.
@@ -31,9 +31,12 @@ public:
 
 private:
   struct option {
-    char const *name, *type, *help;
+    char const *name, *type;
+    std::string help;
     std::function<void(std::string const&)> take;
   };
+  std::string help() const;
+
   std::string about_;
   std::vector<option> options_;
 };

@@ -105,8 +105,8 @@ config parse_config(std::string const& path, std::string const& text) {
   in.require_text("model_type", "llama", true);
   in.require_text("hidden_act", "silu", false);
   // Each of these changes what the weights mean; ignoring one would give a model that talks nonsense.
-  for (char const* name : {"rope_scaling", "rope_parameters", "quantization_config", "partial_rotary_factor",
-                           "sliding_window"}) {
+  for (char const* name :
+       {"rope_scaling", "quantization_config", "partial_rotary_factor", "sliding_window"}) {
     in.require_absent(name);
   }
   for (char const* name : {"attention_bias", "mlp_bias"}) {
@@ -125,6 +125,14 @@ config parse_config(std::string const& path, std::string const& text) {
   out.max_positions = in.count_or("max_position_embeddings", max_positions, out.max_positions);
   out.norm_epsilon = in.number_or("rms_norm_eps", 1e-12, 1e-1, out.norm_epsilon);
   out.rope_base = in.number_or("rope_theta", 1.0, 1e12, out.rope_base);
+  // From version 5 on, transformers writes what turns queries and keys as one object.
+  if (auto const* rope = in.find("rope_parameters")) {
+    if (!rope->is_object()) in.refuse("rope_parameters", shown(*rope), "an object is needed");
+    reader const turns(path, *rope);
+    turns.require_text("rope_type", "default", false);
+    turns.require_absent("partial_rotary_factor");
+    out.rope_base = turns.number_or("rope_theta", 1.0, 1e12, out.rope_base);
+  }
   out.tied_embeddings = in.flag_or("tie_word_embeddings", out.tied_embeddings);
   out.head_dim = in.count_or("head_dim", max_count, 0);
   if (out.head_dim == 0) {

@@ -123,14 +123,15 @@ public:
   engine& operator=(engine const&) = delete;
 
   /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps. logits
-  /// [n][vocab], or the last row only.
+  /// [min(n, last)][vocab] are those of the last tokens.
   template <class Seen>
-  void read(std::vector<int> const& tokens, std::vector<float>& logits, Seen&& seen, bool last_only = true) {
+  void read(std::vector<int> const& tokens, std::vector<float>& logits, Seen&& seen,
+            std::size_t last = last_token) {
     auto const n = static_cast<std::uint32_t>(tokens.size());
     auto const position = static_cast<int>(cache_.tokens(0));
     cache_.append({0}, {n});
     cache_.commit({0}, {n});
-    forward(tokens, position, logits, last_only, [&](std::uint32_t layer, float const* q, float const* lse) {
+    forward(tokens, position, logits, last, [&](std::uint32_t layer, float const* q, float const* lse) {
       observe(layer, n, q, lse);
       seen(layer, n, q, lse);
     });
@@ -152,11 +153,11 @@ public:
     return seconds;
   }
 
-  /// Reads tokens as drafts, which `forget` takes back. logits [n][vocab], or the last row only.
-  void try_out(std::vector<int> const& tokens, std::vector<float>& logits, bool last_only) {
+  /// Reads tokens as drafts, which `forget` takes back. logits [min(n, last)][vocab] as those of `read`.
+  void try_out(std::vector<int> const& tokens, std::vector<float>& logits, std::size_t last = last_token) {
     auto const position = static_cast<int>(cache_.tokens(0));
     cache_.append({0}, {static_cast<std::uint32_t>(tokens.size())});
-    forward(tokens, position, logits, last_only, [](std::uint32_t, float const*, float const*) {});
+    forward(tokens, position, logits, last, [](std::uint32_t, float const*, float const*) {});
   }
   void forget() { cache_.commit({0}, {0}); }
 
@@ -258,7 +259,7 @@ private:
   }
 
   template <class Seen>
-  void forward(std::vector<int> const& tokens, int position, std::vector<float>& logits, bool last_only,
+  void forward(std::vector<int> const& tokens, int position, std::vector<float>& logits, std::size_t last,
                Seen&& seen) {
     auto const hook = [&](int which, int count, float const* q, float const* k, float const* v, float* out) {
       auto const layer = static_cast<std::uint32_t>(which);
@@ -267,7 +268,7 @@ private:
       attend({}, layer, n, q, out);
       seen(layer, q, static_cast<float const*>(lse_.data()));
     };
-    model_->forward(tokens.data(), static_cast<int>(tokens.size()), position, hook, logits, last_only);
+    model_->forward(tokens.data(), static_cast<int>(tokens.size()), position, hook, logits, last);
   }
 
   /// Heads are ragged after merging: each track has its own length, and new rows go to its end.

@@ -17,12 +17,14 @@
 namespace tiny_llama {
 namespace {
 
-using tokens_kernel = void (*)(float const*, float const*, float*, std::size_t, std::size_t, std::size_t);
+using tokens_kernel = void (*)(float const*, float const*, float*, std::size_t, std::size_t, std::size_t,
+                               std::size_t, std::size_t);
 using rows_kernel = void (*)(float const*, float const*, float*, std::size_t, std::size_t, std::size_t);
 
 // The tile sizes fill each set's registers: accumulators, two rows of activations and one weight.
-void tokens_plain(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
-  kernel::sweep_tokens<4, 4>(x, w, y, n, in, out);
+void tokens_plain(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out,
+                  std::size_t first, std::size_t last) {
+  kernel::sweep_tokens<4, 4>(x, w, y, n, in, out, first, last);
 }
 void rows_plain(float const* x, float const* w, float* y, std::size_t first, std::size_t last,
                 std::size_t in) {
@@ -30,16 +32,18 @@ void rows_plain(float const* x, float const* w, float* y, std::size_t first, std
 }
 #if TINY_LLAMA_X86
 __attribute__((target("avx2,fma"))) void tokens_avx2(float const* x, float const* w, float* y, std::size_t n,
-                                                     std::size_t in, std::size_t out) {
-  kernel::sweep_tokens<8, 4>(x, w, y, n, in, out);
+                                                     std::size_t in, std::size_t out, std::size_t first,
+                                                     std::size_t last) {
+  kernel::sweep_tokens<8, 4>(x, w, y, n, in, out, first, last);
 }
 __attribute__((target("avx2,fma"))) void rows_avx2(float const* x, float const* w, float* y,
                                                    std::size_t first, std::size_t last, std::size_t in) {
   kernel::sweep_rows<8, 4>(x, w, y, first, last, in);
 }
 __attribute__((target("avx512f"))) void tokens_avx512(float const* x, float const* w, float* y, std::size_t n,
-                                                      std::size_t in, std::size_t out) {
-  kernel::sweep_tokens<16, 8>(x, w, y, n, in, out);
+                                                      std::size_t in, std::size_t out, std::size_t first,
+                                                      std::size_t last) {
+  kernel::sweep_tokens<16, 8>(x, w, y, n, in, out, first, last);
 }
 __attribute__((target("avx512f"))) void rows_avx512(float const* x, float const* w, float* y,
                                                     std::size_t first, std::size_t last, std::size_t in) {
@@ -83,19 +87,25 @@ void by_rows(float const* x, float const* w, float* y, std::size_t n, std::size_
 
 void by_tokens(float const* x, float const* w, float* y, std::size_t n, std::size_t in, std::size_t out) {
   auto const& use = chosen();
-  std::size_t const tiles = (n + use.tile - 1) / use.tile,
-                    parts = std::min<std::size_t>(tiles, pool().size());
-  std::size_t const each = n * in * out < worth_waking ? tiles : (tiles + parts * 4 - 1) / (parts * 4);
-  in_pieces(tiles, each, [&](std::size_t first_tile, std::size_t last_tile) {
+  std::size_t const tiles = (n + use.tile - 1) / use.tile, threads = pool().size();
+  bool const small = n * in * out < worth_waking;
+  // Fewer tiles than threads, as for a question: the rows of each are shared out.
+  std::size_t const shares = small || tiles >= threads ? 1 : (threads + tiles - 1) / tiles;
+  std::size_t const rows = (out + shares * row_block - 1) / (shares * row_block) * row_block;
+  std::size_t const parts = std::min(tiles * shares, threads);
+  std::size_t const each = small ? tiles : (tiles * shares + parts * 4 - 1) / (parts * 4);
+  in_pieces(tiles * shares, each, [&](std::size_t begin, std::size_t end) {
     std::vector<float> packed(in * use.tile);  // absent tokens stay zero or stale, and are not written back
-    for (std::size_t tile = first_tile; tile < last_tile; ++tile) {
-      std::size_t const first = tile * use.tile, count = std::min(use.tile, n - first);
+    for (std::size_t piece = begin; piece < end; ++piece) {
+      std::size_t const first = piece / shares * use.tile, count = std::min(use.tile, n - first);
+      std::size_t const first_row = std::min(piece % shares * rows, out);
       for (std::size_t t = 0; t < count; ++t) {
         for (std::size_t i = 0; i < in; ++i) {
           packed[i * use.tile + t] = x[(first + t) * in + i];
         }
       }
-      use.tokens(packed.data(), w, y + first * out, count, in, out);
+      use.tokens(packed.data(), w, y + first * out, count, in, out, first_row,
+                 std::min(first_row + rows, out));
     }
   });
 }

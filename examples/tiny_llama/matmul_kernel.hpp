@@ -70,15 +70,15 @@ TINY_LLAMA_INLINE void dot_rows(float const* x, float const* w, float* y, std::s
   }
 }
 
-// All output rows [first, last) of one packed tile of tokens.
+// The output rows [first, last) of one packed tile of tokens; y has `out` floats per token.
 template <int lanes, int rows>
 TINY_LLAMA_INLINE void sweep_tokens(float const* packed, float const* w, float* y, std::size_t tokens,
-                                    std::size_t in, std::size_t out) {
-  std::size_t row = 0;
-  for (; row + rows <= out; row += rows) {
+                                    std::size_t in, std::size_t out, std::size_t first, std::size_t last) {
+  std::size_t row = first;
+  for (; row + rows <= last; row += rows) {
     tile_tokens<lanes, rows>(packed, w + row * in, y + row, tokens, in, out);
   }
-  for (; row < out; ++row) {
+  for (; row < last; ++row) {
     tile_tokens<lanes, 1>(packed, w + row * in, y + row, tokens, in, out);
   }
 }

@@ -186,9 +186,9 @@ void model::finish_layer(int layer, std::size_t n) {
   add_to(state_.data(), normed_.data(), n * e.hidden);
 }
 
-void model::finish(std::size_t n, std::vector<float>& logits, bool last_only) {
+void model::finish(std::size_t n, std::vector<float>& logits, std::size_t last) {
   extents const e(shape_);
-  auto const rows = last_only ? std::size_t{1} : n;
+  auto const rows = std::min(n, last);
   float const* const from = state_.data() + (n - rows) * e.hidden;
   rms_norm(from, weights_.norm.data(), normed_.data(), rows, e.hidden, shape_.norm_epsilon);
   logits.resize(rows * e.vocab);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ struct model_weights {
   std::vector<float> head;  ///< [vocab][hidden]; empty when tied to the embedding
 };
 
+/// Whose logits are computed: so many of the last tokens, all of which are few beside a vocabulary.
+inline constexpr std::size_t last_token = 1, every_token = std::numeric_limits<std::size_t>::max();
+
 /// One model computes for one thread at a time: forward() works in the model's own scratch.
 class model {
 public:
@@ -38,6 +42,7 @@ public:
 
   config const& shape() const { return shape_; }
   std::string const& name() const { return name_; }
+  model_weights const& weights() const { return weights_; }
   /// W_O of every layer: [hidden][heads][head_dim].
   std::vector<float const*> const& output_projections() const { return outputs_; }
   /// While `attend` runs: the rows that queries, keys and values of its layer are made from, [n][hidden].
@@ -50,11 +55,11 @@ public:
   /// - k [n][kv_heads][head_dim], rotated
   /// - v [n][kv_heads][head_dim]
   /// attend stores the n new rows wherever it keeps them and writes out [n][heads][head_dim].
-  /// logits becomes [n][vocab], or [1][vocab] of the last token if last_only.
+  /// logits becomes [min(n, last)][vocab]: those of the last tokens, in their order.
   /// Throws std::invalid_argument for a token or position outside the configuration's range.
   template <class Attend>
   void forward(int const* tokens, int n, int first_position, Attend&& attend, std::vector<float>& logits,
-               bool last_only = false) {
+               std::size_t last = every_token) {
     begin(tokens, n, first_position);
     auto const rows = static_cast<std::size_t>(n);
     for (int layer = 0; layer < shape_.layers; ++layer) {
@@ -63,7 +68,7 @@ public:
              static_cast<float const*>(value_.data()), attended_.data());
       finish_layer(layer, rows);
     }
-    finish(rows, logits, last_only);
+    finish(rows, logits, last);
   }
 
   /// Runs a batch of `n` rows, whichever sequences they belong to: row i is tokens[i] at positions[i]. As
@@ -80,7 +85,7 @@ public:
              static_cast<float const*>(value_.data()), attended_.data());
       finish_layer(layer, rows);
     }
-    finish(rows, logits, false);
+    finish(rows, logits, every_token);
     logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(shape_.vocab));
   }
 
@@ -90,7 +95,7 @@ private:
   void embed(int const* tokens, std::size_t n, std::size_t rows);
   void project(int layer, std::size_t n);
   void finish_layer(int layer, std::size_t n);
-  void finish(std::size_t n, std::vector<float>& logits, bool last_only);
+  void finish(std::size_t n, std::vector<float>& logits, std::size_t last);
 
   config shape_;
   model_weights weights_;

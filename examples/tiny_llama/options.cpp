@@ -132,8 +132,9 @@ parsed_options parse_options(int argc, char const* const* argv) {
     o.plants = true;
   });
   add("--tasks", "FILE",
-      "contexts, questions and answers, a JSON object a line, instead of planted numbers [tasks.jsonl in the "
-      "model's folder if there is one, unless --text, --context or --needles is given]",
+      "contexts, questions and answers, a JSON object a line with texts or, for a model that does not read "
+      "bytes, arrays of token numbers; instead of planted numbers [tasks.jsonl in the model's folder if "
+      "there is one, unless --text, --context or --needles is given]",
       [&](auto const& v) {
         o.tasks = some_path("--tasks", v);
         keep_alone("--tasks", v);

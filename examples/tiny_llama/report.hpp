@@ -12,12 +12,13 @@ namespace tiny_llama {
 /// One method at one budget, averaged over the contexts. A negative figure means: not measured.
 struct report_row {
   std::string method;
-  std::string kind;           ///< full, evict or merge
-  double budget = 1.0;        ///< share of the entries kept
-  double bits_per_byte = -1;  ///< of the held-out text that follows the context; with tasks, of the answers
+  std::string kind;     ///< full, evict or merge
+  double budget = 1.0;  ///< share of the entries kept
+  double bits = -1;  ///< per unit of the held-out text that follows the context; with tasks, of the answers
   double needle_accuracy =
-      -1;                    ///< share of digits (with tasks, bytes) right, question asked after compression
-  double needle_exact = -1;  ///< share of numbers with all five digits right, asked after compression
+      -1;  ///< share of digits (with tasks, units) right, question asked after compression
+  double needle_exact =
+      -1;  ///< share of numbers (with tasks, answers) right as a whole, asked after compression
   double needle_accuracy_inside = -1;  ///< the same with the question inside the prompt
   double needle_exact_inside = -1;
   double output_error = -1;  ///< relative, of the attention output against the full cache
@@ -34,7 +35,7 @@ struct report_row {
 
 struct report {
   std::string model;
-  int context = 0;  ///< bytes or tokens per context
+  int context = 0;  ///< units per context
   int contexts = 0;
   int needles = 0;  ///< per context
   std::uint64_t seed = 0;
@@ -42,6 +43,7 @@ struct report {
   /// Names, if questions of a file were asked: then figures of recall and bits are means over tasks, and
   /// context is the mean length.
   std::vector<std::string> tasks = {};
+  std::string unit = "byte";  ///< what the model reads one by one: byte or token
 };
 
 /// The report as a JSON text; figures that were not measured become null.
@@ -54,7 +56,7 @@ void write_json(report const& results, std::string const& path);
 /// group per budget, the best of each group marked '*'.
 void print_table(report const& results, std::ostream& out);
 
-/// An SVG of digits recalled and of bits per byte against the budget.
+/// An SVG of digits recalled and of bits per byte or token against the budget.
 std::string to_chart(report const& results);
 
 /// Writes to_chart beside `path` and renames it. Throws std::runtime_error.

@@ -1,4 +1,4 @@
-#include "files.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 #include "svg.hpp"
 
@@ -253,7 +253,7 @@ std::string to_chart(report const& results) {
       where.draw(s, value);
     }
   };
-  auto const [low, high] = range_of(results, &report_row::bits_per_byte);
+  auto const [low, high] = range_of(results, &report_row::bits);
   if (tasks) {
     draw(70, 470, {0, 1, 0.2, 1}, &report_row::needle_exact, "Exact answers (higher is better)",
          "share of answers, mean over tasks");
@@ -261,9 +261,9 @@ std::string to_chart(report const& results) {
     draw(70, 470, {0, 1, 0.2, 1}, &report_row::needle_accuracy, "Planted digits recalled (higher is better)",
          "share of digits right");
   }
-  draw(550, 950, nice_axis(low, high), &report_row::bits_per_byte,
+  draw(550, 950, nice_axis(low, high), &report_row::bits,
        tasks ? "Right answers (lower is better)" : "Held-out text that follows (lower is better)",
-       "bits per byte");
+       "bits per " + results.unit);
   draw_legend(out, all, full != results.rows.end());
   return std::move(out).finish();
 }

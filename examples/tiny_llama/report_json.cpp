@@ -1,4 +1,4 @@
-#include "files.hpp"
+#include "output_file.hpp"
 #include "report.hpp"
 
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ std::string to_json(report const& results) {
     item["method"] = row.method;
     item["kind"] = row.kind;
     item["budget"] = figure(row.budget);
-    item["bits_per_byte"] = figure(row.bits_per_byte);
+    item["bits_per_" + results.unit] = figure(row.bits);
     item["needle_accuracy"] = figure(row.needle_accuracy);
     item["needle_exact"] = figure(row.needle_exact);
     item["needle_accuracy_inside"] = figure(row.needle_accuracy_inside);
@@ -43,6 +43,7 @@ std::string to_json(report const& results) {
   }
   ordered out;
   out["model"] = results.model;
+  out["unit"] = results.unit;
   out["context"] = results.context;
   out["contexts"] = results.contexts;
   out["needles"] = results.needles;

@@ -27,7 +27,7 @@ struct column {
 };
 
 std::vector<column> const columns_of_numbers{
-    {"bits per", "byte", 9, &report_row::bits_per_byte, "%.3f", 1, best::low},
+    {"bits per", "byte", 9, &report_row::bits, "%.3f", 1, best::low},
     {"asked", "digits", 9, &report_row::needle_accuracy, "%.1f%%", 100, best::high},
     {"after", "exact", 9, &report_row::needle_exact, "%.1f%%", 100, best::high},
     {"asked", "digits", 9, &report_row::needle_accuracy_inside, "%.1f%%", 100, best::high},
@@ -38,13 +38,14 @@ std::vector<column> const columns_of_numbers{
 };
 constexpr std::size_t kv_before = 6;  // the KV size stands before this column
 
-/// With tasks, bytes stand for digits, and exact answers of each task for the speed of decoding.
+/// With tasks, bytes or tokens stand for digits, and exact answers of each task for the speed of decoding.
 std::vector<column> columns_of(report const& results) {
   std::vector<column> out = columns_of_numbers;
+  out.front().bottom = results.unit;
   if (results.tasks.empty()) return out;
   out.pop_back();
   for (column& c : out) {
-    if (c.bottom == "digits") c.bottom = "bytes";
+    if (c.bottom == "digits") c.bottom = results.unit + "s";
   }
   for (std::size_t i = 0; i < results.tasks.size(); ++i) {
     std::string const name = results.tasks[i].substr(0, 20);
@@ -164,9 +165,13 @@ void print_table(report const& results, std::ostream& out) {
   }
   out << line << "\n* best of its budget. ";
   if (tasks) {
-    out << "Greedy answers, means over tasks: all bytes right (exact), bytes right; bits of the right\n"
-           "answer's bytes. Asked after: once the cache was compressed, as in the columns of tasks;\n"
-           "inside: the first question of each context, in the prompt.\n";
+    std::string const units = results.unit + "s";
+    out << "Greedy answers, means over tasks: all " << units << " right (exact), " << units
+        << " right; bits of the right\n"
+           "answer's "
+        << units
+        << ". Asked after: once the cache was compressed, as in the columns of tasks;\n"
+           "inside: one question of each context, in the prompt.\n";
   } else {
     out << "Planted digits, asked after: once the cache was compressed; inside: in the prompt.\n";
   }

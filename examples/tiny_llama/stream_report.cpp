@@ -1,6 +1,6 @@
 #include "stream_report.hpp"
 
-#include "files.hpp"
+#include "output_file.hpp"
 #include "table_cells.hpp"
 
 #include <nlohmann/json.hpp>

@@ -14,9 +14,9 @@ std::string allowed(int vocab_size) {
   return "; whole numbers from 0 to " + std::to_string(vocab_size - 1) + " are allowed (vocab_size)";
 }
 
-[[noreturn]] void refuse(std::string const& path, std::size_t index, std::string const& value,
-                         int vocab_size) {
-  throw model_error(path, "token " + std::to_string(index) + " is " + value + allowed(vocab_size));
+[[noreturn]] void refuse(std::string const& path, std::string const& place, std::size_t index,
+                         std::string const& value, int vocab_size) {
+  throw model_error(path, place + "token " + std::to_string(index) + " is " + value + allowed(vocab_size));
 }
 
 std::vector<int> ids_from_json(std::string const& path, std::string const& text, int vocab_size) {
@@ -24,15 +24,7 @@ std::vector<int> ids_from_json(std::string const& path, std::string const& text,
   if (!list.is_array()) {
     throw model_error(path, "is a JSON object; an array of token ids is needed");
   }
-  std::vector<int> ids;
-  ids.reserve(list.size());
-  for (auto const& item : list) {
-    if (!item.is_number_unsigned() || item.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size)) {
-      refuse(path, ids.size(), shown(item), vocab_size);
-    }
-    ids.push_back(item.get<int>());
-  }
-  return ids;
+  return ids_of_array(path, "", list, vocab_size);
 }
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -53,7 +45,7 @@ std::vector<int> ids_from_words(std::string const& path, std::string const& text
       good = *c >= '0' && *c <= '9' && value < vocab_size;  // stops long before 64 bits are full
     }
     if (!good) {
-      refuse(path, ids.size(), in_quotes(std::string(at, end)), vocab_size);
+      refuse(path, "", ids.size(), in_quotes(std::string(at, end)), vocab_size);
     }
     ids.push_back(static_cast<int>(value));
     at = end;
@@ -66,6 +58,19 @@ std::vector<int> byte_tokens(std::string_view text) {
   std::vector<int> ids(text.size());
   std::transform(text.begin(), text.end(), ids.begin(),
                  [](char c) { return static_cast<int>(static_cast<unsigned char>(c)); });
+  return ids;
+}
+
+std::vector<int> ids_of_array(std::string const& file, std::string const& place, json const& array,
+                              int vocab_size) {
+  std::vector<int> ids;
+  ids.reserve(array.size());
+  for (auto const& item : array) {
+    if (!item.is_number_unsigned() || item.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size)) {
+      refuse(file, place, ids.size(), shown(item), vocab_size);
+    }
+    ids.push_back(item.get<int>());
+  }
   return ids;
 }
 

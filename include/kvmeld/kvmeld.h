@@ -7,12 +7,14 @@
 
    Order: on the host, a call has done its work when it returns. A cache on a device enqueues its work to
    options.stream, and so does each later call. kvmeld_degrees, kvmeld_positions, kvmeld_warnings,
-   kvmeld_saved_bytes, kvmeld_save, kvmeld_resume and kvmeld_renumber wait for the stream. kvmeld_longest,
-   kvmeld_lengths, kvmeld_log_degrees, kvmeld_observe and kvmeld_append wait only if the host does not know
-   the lengths: after a compression by thresholds, with shared budgets, or with budget.keep. The other calls
-   do not wait. A call keeps no pointer that it was given, except those of tensors, page table, allocator and
-   stream; but what it enqueued still reads and writes the memory that it was given. Output arrays must not
-   overlap other arrays or tensors.
+   kvmeld_saved_bytes, kvmeld_save, kvmeld_resume, kvmeld_shift and kvmeld_renumber wait for the stream.
+   kvmeld_longest, kvmeld_lengths, kvmeld_log_degrees, kvmeld_observe and kvmeld_append wait only if the host
+   does not know the lengths: after a compression by thresholds, with shared budgets, or with budget.keep, and
+   after kvmeld_drop_positions among compressed tokens. kvmeld_drop_positions waits if the sequence has frozen
+   entries, kvmeld_truncate if it goes back to before a gap that kvmeld_drop_positions or kvmeld_shift left.
+   The other calls do not wait. A call keeps no pointer that it was given, except those of tensors, page
+   table, allocator and stream; but what it enqueued still reads and writes the memory that it was given.
+   Output arrays must not overlap other arrays or tensors.
 
    Devices: tensors, page tables, and the arguments queries, lse, rows, scores, bias and out of a cache on a
    device lie in memory of that device. All other arguments lie in host memory. During a call options.device
@@ -26,7 +28,10 @@
    later version of the same KVMELD_C_ABI. Other structures never change within a KVMELD_C_ABI.
 
    Threads: different threads may use different caches at the same time. One thread at a time uses a cache; a
-   call during another call on the same cache is refused with KVMELD_BUSY. */
+   call during another call on the same cache is refused with KVMELD_BUSY.
+
+   Forks: a child of fork may make caches, and use its copies of those of its parent; threads start again when
+   a call needs them. A cache that a call of the parent was using at the fork stays busy in the child. */
 #ifndef KVMELD_KVMELD_H
 #define KVMELD_KVMELD_H
 
@@ -101,11 +106,25 @@ typedef struct kvmeld_allocator {
   void* context;
 } kvmeld_allocator;
 
+/* Which channels rotate together. Of d rotated channels, pair i is (i, i + d / 2) or (2 i, 2 i + 1). */
+typedef int32_t kvmeld_pairing;
+enum { KVMELD_ROPE_NONE = 0, KVMELD_ROPE_HALF_SPLIT = 1, KVMELD_ROPE_INTERLEAVED = 2 };
+
+/* How keys lie rotated: pair i of a key at position p is turned by p / factor * base^(-2 i / d) radians. With
+   `frequencies` it is turned by p * frequencies[i] radians instead. */
+typedef struct kvmeld_rope {
+  kvmeld_pairing pairing;
+  uint32_t rotary_dim;      /* d, the first channels of a key; 0: all */
+  double base, factor;      /* base 0 means 10000; factor 0 means 1 */
+  float const* frequencies; /* d / 2 numbers, or null */
+} kvmeld_rope;
+
 /* What a cache is built with. kvmeld_options_init sets `bytes`, the device to -1, all else to 0 or null. */
 typedef struct kvmeld_options {
   size_t bytes; /* sizeof(kvmeld_options) of the program; set by kvmeld_options_init */
   /* A preset ("recommended", "snapkv", "chelsea": kvmeld_policies lists them), or parts:
-     "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64". */
+     "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64"
+     (docs/c.md has all words). */
   char const* policy;
   /* Query head h reads KV head h / queries_per_kv_head. key_dim and value_dim count the channels of a row,
      capacity the slots of a track. */
@@ -132,20 +151,11 @@ typedef struct kvmeld_options {
   void* stream;     /* CUDA: the cudaStream_t that calls enqueue to, which must outlive the cache;
                        null: the legacy default stream */
   kvmeld_allocator allocator; /* null functions: the system's memory; on a device cudaMallocAsync's */
+  /* How the model rotates queries, and the keys that lie in the cache; kvmeld_create copies it. Null: not
+     told. Then a policy that turns keys back (kvmeld_turns) is refused, unless its text says it. Other
+     policies do not read it. */
+  kvmeld_rope const* rope;
 } kvmeld_options;
-
-/* Which channels rotate together. Of d rotated channels, pair i is (i, i + d / 2) or (2 i, 2 i + 1). */
-typedef int32_t kvmeld_pairing;
-enum { KVMELD_ROPE_NONE = 0, KVMELD_ROPE_HALF_SPLIT = 1, KVMELD_ROPE_INTERLEAVED = 2 };
-
-/* How keys lie rotated: pair i of a key at position p is turned by p / factor * base^(-2 i / d) radians. With
-   `frequencies` it is turned by p * frequencies[i] radians instead. */
-typedef struct kvmeld_rope {
-  kvmeld_pairing pairing;
-  uint32_t rotary_dim;      /* d, the first channels of a key; 0: all */
-  double base, factor;      /* base 0 means 10000; factor 0 means 1 */
-  float const* frequencies; /* d / 2 numbers, or null */
-} kvmeld_rope;
 
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
 typedef struct kvmeld_budget {
@@ -180,10 +190,20 @@ KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t byt
    those of staged lists and of a layout per layer. Scratch is not included. Asks options.allocator for
    nothing. On a device it takes some 256 KiB from cudaMallocAsync, and gives them back. */
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
+/* Whether kvmeld_create would take these options, and kvmeld_compress this budget for a sequence of `tokens`
+   tokens that was never compressed, with nothing frozen: returns the status, and leaves the text, that they
+   would. Tensors, and what a policy has to be shown, are not asked for. Makes nothing. A null `budget`: the
+   options alone. `least` gets the fewest entries that such a track can be left, because of what the policy
+   pins; or it is null. */
+KVMELD_API kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* budget,
+                                      uint32_t tokens, uint32_t* least);
+/* Writes 1 if a policy turns keys back, and so has to be told options.rope or words such as
+   "rope=half_split rope_base=500000", which it lacks; else 0. */
+KVMELD_API kvmeld_status kvmeld_turns(char const* policy, int32_t* turns);
 /* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
    are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
-   and so are the options. Only kvmeld_fork, kvmeld_renumber, kvmeld_observe, kvmeld_compress and
-   kvmeld_attend touch rows. */
+   and so are the options. Only kvmeld_fork, kvmeld_drop_positions, kvmeld_shift, kvmeld_renumber,
+   kvmeld_observe, kvmeld_compress and kvmeld_attend touch rows. */
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
 /* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
@@ -218,10 +238,30 @@ KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* seque
 /* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
    positions, scores. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
-/* Goes back to the first `tokens` tokens. Refused while tokens are pending, if a token that would go was
-   there at a compression that changed the sequence, and if frozen entries would go. Scores keep what
-   forgotten queries added. */
+/* Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Refused while tokens are
+   pending, if a token that would go was there at a compression that changed the sequence, and if frozen
+   entries would go. Scores keep what forgotten queries added. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
+/* Drops the entries at positions `first` to `last` - 1 from every track, in place: a document or a tool's
+   output leaves the middle of a context. What stays moves to the beginning of its track and keeps its order,
+   degree, position and scores. An entry goes or stays by its own position, with all the tokens it stands for:
+   one that merged tokens of the range, and lies outside, stays as it is. What a policy pins (sinks, recents)
+   goes too. kvmeld_tokens stays, and positions do not close up: kvmeld_shift(cache, sequence, first - last,
+   rope, last) or kvmeld_renumber closes the gap. kvmeld_truncate can still go back to every token that came
+   after the last compression (with options.padded: only to the tokens seen, if tracks get empty slots).
+   Queries that are observed together afterwards are of tokens from `last` on. Refused while tokens are
+   pending, if the range is not within the tokens seen, and if it holds a frozen entry. */
+KVMELD_API kvmeld_status kvmeld_drop_positions(kvmeld_cache cache, uint32_t sequence, int32_t first,
+                                               int32_t last);
+/* Moves the entries at positions from `first` on, and the next token, by `offset` positions; 0 changes
+   nothing. Keys turn in place by the same offset; with `rope` null they stay as they lie. Rotations are
+   linear, so logits stay the same, up to rounding, for queries that are rotated likewise, merged keys
+   included. Entries below `first` (sinks) stay. kvmeld_tokens, budgets by ratio and kvmeld_truncate count by
+   the new positions. What kvmeld_truncate refuses to part moves along. Refused while tokens are pending, if
+   `first` is above the tokens seen, if an entry would come to a position below 0 or not above one that stays,
+   and if a key that would turn is frozen. */
+KVMELD_API kvmeld_status kvmeld_shift(kvmeld_cache cache, uint32_t sequence, int32_t offset,
+                                      kvmeld_rope const* rope, int32_t first);
 /* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
    comes to `longest` - 1, the one before it to `longest` - 2, and so on, where `longest` is the length of the
    longest track. The next token has position `longest`, and later budgets by ratio count from it. Keys turn
@@ -281,8 +321,8 @@ KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* seq
 /* Of a closed sequence these functions tell what it held last. Lengths include pending entries and, with
    options.padded, empty slots, whose degree is 0. */
 
-/* Tokens seen, pending ones included: the position of the next token. After kvmeld_renumber they count from
-   the length of the longest track. */
+/* Tokens seen, pending ones included: the position of the next token. After kvmeld_shift and kvmeld_renumber
+   they count by the new positions; kvmeld_drop_positions leaves them. */
 KVMELD_API kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens);
 /* The length of the longest track of a sequence. */
 KVMELD_API kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries);
@@ -330,9 +370,11 @@ KVMELD_API kvmeld_status kvmeld_saved_bytes(kvmeld_cache cache, uint32_t sequenc
 /* Writes the ledger of a sequence, pending tokens included, with a checksum. `bytes` is the room in `out`.
    The engine keeps the rows of K and V. */
 KVMELD_API kvmeld_status kvmeld_save(kvmeld_cache cache, uint32_t sequence, void* out, size_t bytes);
-/* Opens a closed sequence as the one that was saved, in this cache or another one of the same policy, layers,
-   heads and channels; capacity and number of sequences may differ. The engine restores the rows. Refuses
-   bytes that do not fit or were changed. */
+/* Opens a closed sequence as the one that was saved, in this cache or another one in which it goes on alike.
+   The policy, what its scores depend on (windows, rotation), and of the options layers, heads, channels,
+   element, scope, ignore_degree, padded, first_layer and first_kv_head have to agree; the others may differ,
+   but options.bias has to suit the degrees. The engine restores the rows. Refuses bytes that do not fit, that
+   were changed, or that another version of the format wrote. */
 KVMELD_API kvmeld_status kvmeld_resume(kvmeld_cache cache, uint32_t sequence, void const* from, size_t bytes);
 
 #ifdef __cplusplus

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numbers
+import functools
+import operator
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -14,6 +15,9 @@ _PAIRINGS = ("none", "half_split", "interleaved")
 _BIASES = ("per_head", "shared", "none")
 _OBSERVATIONS = ("nothing", "last_queries", "every_step", "replay")
 _ELEMENTS = ("float32", "float16", "bfloat16")
+
+# Of PyTorch: the code of the type in DLPack, and its bits.
+_TORCH_TYPES = {"torch.float32": (2, 32), "torch.float16": (2, 16), "torch.bfloat16": (4, 16), "torch.int32": (0, 32)}
 
 _PLACES = ("cpu", "cuda") if _core.cuda else ("cpu",)
 _PLACES_TEXT = (
@@ -47,30 +51,109 @@ def _refusal(argument: str, value: Any, condition: str) -> ValueError:
     return ValueError(f"{argument} is {value}; it must be {condition}")
 
 
+def _type_refusal(argument: str, value: Any, condition: str) -> TypeError:
+    return TypeError(str(_refusal(argument, repr(value), condition)))
+
+
+# Arguments follow Python's types: a number of something is an integer of any kind (an __index__), but no bool, no float
+# and no text. Nothing is rounded, parsed or cut.
+
+
+def _index(value: Any, argument: str, most: int = 2**32 - 1, least: int = 0) -> int:
+    try:
+        number = None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise _type_refusal(argument, value, f"a whole number from {least} to {most}")
+    return number
+
+
+def _position(value: Any, argument: str) -> int:
+    return _index(value, argument, 2**31 - 1, -(2**31))
+
+
+def _ndim(value: Any) -> Optional[int]:
+    return getattr(value, "ndim", None)
+
+
+def _indices(values: Numbers, argument: str) -> list[int]:
+    """One number, or a sequence of numbers, as a list."""
+    if isinstance(values, (str, bytes, bytearray, dict)) or not hasattr(values, "__getitem__") or _ndim(values) == 0:
+        return [_index(values, argument)]
+    return [_index(value, f"{argument}[{i}]") for i, value in enumerate(values)]
+
+
+def _real(value: Any, argument: str) -> float:
+    if not isinstance(value, (str, bytes, bytearray, bool, np.bool_, complex, np.complexfloating)):
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    raise _type_refusal(argument, value, "a number")
+
+
+def _flag(value: Any, argument: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise _type_refusal(argument, value, "True or False")
+    return bool(value)
+
+
+def _text(value: Any, argument: str) -> str:
+    if not isinstance(value, str):
+        raise _type_refusal(argument, value, "a str")
+    if "\0" in value:
+        raise _refusal(argument, repr(value), "a text without NUL")
+    return value
+
+
+def _scale(scale: Optional[float]) -> float:
+    """The scale of logits as the library takes it: 0 is its default."""
+    if scale is None:
+        return 0.0
+    if _real(scale, "scale") == 0:
+        raise _refusal("scale", scale, "another number, or None")
+    return float(scale)
+
+
 def _is_share(budget: Budget) -> bool:
     """Whether a budget is a share of the tokens, and not a number of entries."""
-    return not isinstance(budget, numbers.Integral)
+    return isinstance(budget, (float, np.floating))
 
 
 def _number_of(name: str, names: Sequence[str], argument: str) -> int:
-    if name not in names:
+    if _text(name, argument) not in names:
         raise _refusal(argument, repr(name), "one of " + ", ".join(names))
     return names.index(name)
 
 
 def _rotation(rope: str, rope_base: float, frequencies: Any) -> tuple[int, float, list[float]]:
     pairing = _number_of(rope, _PAIRINGS, "rope")
+    listed = hasattr(frequencies, "__len__") and not isinstance(frequencies, (str, bytes, bytearray, dict))
+    if frequencies is not None and not listed:
+        raise _type_refusal("frequencies", frequencies, "None, or a sequence of numbers")
     if rope == "none" and frequencies is not None:
         raise _refusal("frequencies", "given", "None, because rope is none")
-    if rope_base == 0:
+    base = _real(rope_base, "rope_base")
+    if base == 0:
         raise _refusal("rope_base", 0, "above 0")
-    if frequencies is not None and len(frequencies) == 0:
+    if frequencies is None:
+        return pairing, base, []
+    if len(frequencies) == 0:
         raise _refusal("frequencies", "empty", "None, or one number for each pair of channels that turn")
-    return pairing, rope_base, [] if frequencies is None else [float(f) for f in frequencies]
+    return pairing, base, [_real(f, f"frequencies[{i}]") for i, f in enumerate(frequencies)]
 
 
-def _list(numbers: Numbers) -> list[int]:
-    return [int(numbers)] if isinstance(numbers, (int, np.integer)) else [int(n) for n in numbers]
+def _told(rope: Optional[str], rope_base: Optional[float], frequencies: Any) -> Any:
+    """How a model rotates keys, as a caller tells it; None if he does not."""
+    if rope is None:
+        if rope_base is not None or frequencies is not None:
+            raise _refusal("rope", "None", f"one of {', '.join(_PAIRINGS)}, because other words say how far keys turn")
+        return None
+    turned = _rotation(rope, 1.0 if rope_base is None else rope_base, frequencies)
+    if rope != "none" and (rope_base is None) == (frequencies is None):
+        raise _refusal("rope_base", rope_base, "given, or frequencies, but not both: how far keys turn a position")
+    return turned
 
 
 def _tensors(tensors: Any, argument: str) -> list[Any]:
@@ -102,9 +185,41 @@ def _current_stream(tensors: Any) -> int:
     return torch.cuda.current_stream(first.device).cuda_stream
 
 
-def _detached(tensor: Any) -> Any:
+def _detached(tensor: Any, argument: str) -> Any:
     """A tensor that is only read: its gradients do not matter."""
-    return tensor.detach() if getattr(tensor, "requires_grad", False) else tensor
+    return _exported(tensor.detach() if getattr(tensor, "requires_grad", False) else tensor, argument)
+
+
+def _exported(tensor: Any, argument: str) -> Any:
+    """A tensor as the extension module takes it. One of PyTorch in host memory is described in numbers, and one on a
+    device exported here. The module does not ask PyTorch for it: until Python 3.13, the end of the interpreter ends
+    other threads where they wait for the GIL, and a frame of C++ below would abort. PyTorch's own export waits, too."""
+    if isinstance(tensor, tuple):  # the module would take it for such a description
+        raise _type_refusal(argument, tensor, "a tensor: of NumPy, or with DLPack")
+    if not hasattr(tensor, "untyped_storage"):
+        return tensor
+    kind = _TORCH_TYPES.get(str(getattr(tensor, "dtype", None)))
+    try:
+        if kind is not None and tensor.device.type == "cpu":
+            return (tensor, tensor.data_ptr(), tuple(tensor.size()), tuple(tensor.stride()), *kind)
+        return tensor.__dlpack__()
+    except (BufferError, NotImplementedError, RuntimeError, TypeError) as problem:
+        raise _refusal(argument, f"a {type(tensor).__name__} that cannot be exported ({problem})",
+                       "a tensor: of NumPy, or with DLPack") from None
+
+
+def _hold(held: Any, name: str, layer: int, tensor: Any) -> None:
+    """Notes where a tensor's elements lie, and its shape: neither must change while a cache holds it."""
+    if hasattr(tensor, "untyped_storage"):  # of PyTorch; the storage may shrink under a tensor
+        held.add_calls(name, layer, [tensor.data_ptr, tensor.size, tensor.stride, tensor.untyped_storage().nbytes])
+        return
+    if not held.add_buffer(name, layer, tensor):
+        held.add_calls(name, layer, [functools.partial(_core.extent, tensor)])
+    owner = tensor
+    while isinstance(getattr(owner, "base", None), np.ndarray):
+        owner = owner.base
+    if owner is not tensor:  # the array whose memory a view shows may be resized
+        held.add_buffer(name, layer, owner)
 
 
 class Cache:
@@ -116,6 +231,8 @@ class Cache:
         or its own end. It reads and writes their memory, and never copies or moves them.
     policy: a name of policies(), or parts, as
         "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
+        docs/real_models.md says what they are worth: "kvzip" over all layers keeps most of a prompt that can be read
+        twice; "recommended", for one that is read once, far less.
     queries_per_kv_head: query heads that read one KV head (GQA). Query head h reads KV head h // queries_per_kv_head.
     scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
         sequence.
@@ -137,6 +254,10 @@ class Cache:
         append(). Pages behind lengths(s).max() are free after a compression. Two sequences must not share a page.
         Calls that read or write rows refuse numbers of pages that the pool does not have. A table on a device is not
         checked.
+    rope, rope_base, frequencies: how the model rotates queries, and the keys that lie in the tensors, as in renumber;
+        rope_base or frequencies is given, unless rope is "none". Policies that turn keys back (compactor,
+        expected_attention, triattention) are refused without it, unless their text has the words; others do not read
+        it.
     stream: for tensors on a CUDA device, the stream that calls enqueue to, as a number. Without it PyTorch's current
         stream for its tensors, and the default stream (0) for others. It must outlive the cache.
 
@@ -144,10 +265,18 @@ class Cache:
     keys. Calls enqueue their work and return, in the order of the stream. Those that return numbers wait for it;
     longest() and lengths() only after a compression by thresholds, with `over`, or with `keep`.
 
-    A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type, such as a
-    negative number of tokens, raises TypeError; a lack of memory raises MemoryError. Returned arrays are copies.
-    Calls on the host return when their work is done. All calls release the GIL. Different threads may use different caches at the same
-    time; a call during another call on the same cache is refused. Results are the same bits for any number of threads.
+    A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type raises
+    TypeError: numbers of things are integers (of NumPy, too) from 0 on, no floats, booleans or texts. A lack of memory
+    raises MemoryError. Returned arrays are copies.
+
+    The tensors must stay where they are, in their shape. A call that reads or writes rows is refused once one of them
+    was resized or moved (resize_(), set_(), .data, resize(refcheck=False), a storage that shrank). To look costs about
+    10 us for arrays of NumPy in 30 layers, 40 us for tensors of PyTorch, and 1 us if one tensor holds all layers.
+
+    Calls on the host return when their work is done. All calls release the GIL. Different threads may use different
+    caches at the same time; a call during another call on the same cache is refused. Results are the same bits for any
+    number of threads. A thread may be inside a call when the interpreter ends. In a child of os.fork caches work as
+    before, but for those that another thread was using: they stay in use.
 
     A `with` block closes the cache at its end. Attributes: layers, sequences, kv_heads, query_heads, capacity, key_dim,
     value_dim; element, the name of the element type; policy, its parts as a text; device, the number of the CUDA
@@ -172,29 +301,40 @@ class Cache:
         first_kv_head: int = 0,
         page_table: Any = None,
         stream: Optional[int] = None,
+        rope: Optional[str] = None,
+        rope_base: Optional[float] = None,
+        frequencies: Any = None,
     ) -> None:
-        self.stream = _current_stream(keys) if stream is None else stream
+        self.stream = _current_stream(keys) if stream is None else _index(stream, "stream", 2**64 - 1)
+        k, v = _tensors(keys, "keys"), _tensors(values, "values")
         self._c = _core.Cache(
-            _tensors(keys, "keys"),
-            _tensors(values, "values"),
-            policy,
-            queries_per_kv_head,
+            [_exported(x, f"keys[{i}]") for i, x in enumerate(k)],
+            [_exported(x, f"values[{i}]") for i, x in enumerate(v)],
+            _text(policy, "policy"),
+            _index(queries_per_kv_head, "queries_per_kv_head"),
             _number_of(scope, _SCOPES, "scope"),
             _number_of(over, _SCOPES, "over"),
             _number_of(bias, _BIASES, "bias"),
-            ignore_degree,
-            padded,
-            zero_emptied,
-            threads,
-            first_layer,
-            first_kv_head,
-            page_table,
+            _flag(ignore_degree, "ignore_degree"),
+            _flag(padded, "padded"),
+            _flag(zero_emptied, "zero_emptied"),
+            _index(threads, "threads"),
+            _index(first_layer, "first_layer"),
+            _index(first_kv_head, "first_kv_head"),
+            _exported(page_table, "page_table"),
             self.stream,
+            _told(rope, rope_base, frequencies),
         )
+        self._held = _core.Held()
+        for name, listed in (("keys", k), ("values", v)):
+            for i, x in enumerate(listed):
+                _hold(self._held, f"{name}[{i}]" if len(listed) > 1 else name, i if len(listed) > 1 else -1, x)
+        if page_table is not None:
+            _hold(self._held, "page_table", -1, page_table)
         sizes = self._c.sizes()
         self.layers, self.sequences, self.kv_heads, self.capacity, self.key_dim, self.value_dim = sizes[:6]
         element, self.device = sizes[6:]
-        self.query_heads = self.kv_heads * queries_per_kv_head
+        self.query_heads = self.kv_heads * operator.index(queries_per_kv_head)
         self.element = _ELEMENTS[element]
         self.policy = self._c.policy()
         self._closed = False
@@ -229,6 +369,15 @@ class Cache:
             self._c.destroy()
             self._closed = True
             self._like = None
+            self._held.clear()
+
+    def _check_held(self, layer: int = -1) -> None:
+        """Refuses to go on if a tensor that this cache holds has moved or changed its shape: a call that reads or
+        writes rows comes next, of one layer or of all."""
+        changed = self._held.changed(layer)
+        if changed is not None:
+            raise _refusal(changed, "a tensor that was moved, resized or reshaped",
+                           "as it was when the cache was made (make a new cache, and resume its sequences there)")
 
     # --- sequences
 
@@ -236,32 +385,77 @@ class Cache:
         """Begins a sequence that is not open. The rows of its first `tokens` tokens lie in keys and values already. The
         first `frozen` entries are never written or moved. Refused if `tokens` exceeds the capacity, or `frozen` exceeds
         `tokens`. Takes time in proportion to the capacity."""
-        self._c.open(sequence, tokens, frozen)
+        self._c.open(_index(sequence, "sequence"), _index(tokens, "tokens"), _index(frozen, "frozen"))
 
     def close(self, sequence: int) -> None:
         """Ends a sequence; its number can be opened again."""
-        self._c.close(sequence)
+        self._c.close(_index(sequence, "sequence"))
 
     def append(self, sequences: Numbers, counts: Numbers) -> None:
         """Makes room for counts[i] pending tokens behind each track of sequences[i]. The caller writes the
         rows of these tokens. In each track they begin at the slot that lengths() gave before this call.
         Refused if a track has too little room."""
-        self._c.append(_list(sequences), _list(counts))
+        self._c.append(_indices(sequences, "sequences"), _indices(counts, "counts"))
 
     def commit(self, sequences: Numbers, accepted: Numbers) -> None:
         """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others. Refused if fewer are
         pending."""
-        self._c.commit(_list(sequences), _list(accepted))
+        self._c.commit(_indices(sequences, "sequences"), _indices(accepted, "accepted"))
 
     def fork(self, source: int, into: int) -> None:
         """Copies a sequence, which has nothing pending, into the closed sequence `into`: rows, degrees, positions and
         scores."""
+        source, into = _index(source, "source"), _index(into, "into")
+        self._check_held()
         self._c.fork(source, into)
 
     def truncate(self, sequence: int, tokens: int) -> None:
-        """Goes back to the first `tokens` tokens. Refused while tokens are pending, if a token that would go
-        was there at a compression that changed the sequence, and if frozen entries would go."""
-        self._c.truncate(sequence, tokens)
+        """Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Refused while tokens are
+        pending, if a token that would go was there at a compression that changed the sequence, and if frozen entries
+        would go."""
+        self._c.truncate(_index(sequence, "sequence"), _index(tokens, "tokens"))
+
+    def drop_positions(self, sequence: int, first: int, last: int) -> None:
+        """Drops the entries at positions first to last - 1 from every head of every layer, in place: a document or a
+        tool's output leaves the middle of a context.
+
+        What stays moves to the beginning of its head and keeps its order, degree, position and scores. An entry goes or
+        stays by its own position, with all the tokens it stands for: one that merged tokens of the range, and lies
+        outside, stays as it is. What a policy pins (sinks, recents) goes too. tokens() stays, and positions do not
+        close up: shift(sequence, first - last, first=last) or renumber() closes the gap. truncate() can still go back
+        to every token that came after the last compression (with padded: only to tokens(), if heads get empty slots).
+        Queries that are observed together afterwards are of tokens from `last` on. Refused while tokens are pending, if
+        the range is not within tokens(), and if it holds a frozen entry.
+        """
+        sequence = _index(sequence, "sequence")
+        first, last = _position(first, "first"), _position(last, "last")
+        self._check_held()
+        self._c.drop_positions(sequence, first, last)
+
+    def shift(
+        self,
+        sequence: int,
+        offset: int,
+        rope: str = "none",
+        rope_base: float = 10000.0,
+        frequencies: Any = None,
+        first: int = 0,
+    ) -> None:
+        """Moves the entries at positions from `first` on, and the next token, by `offset` positions.
+
+        Entries below `first` (sinks) stay; an offset of 0 changes nothing. Logits stay the same, up to rounding, for
+        queries that are rotated likewise, merged keys included. tokens(), budgets that are a share of the tokens and
+        truncate() count by the new positions; what truncate() refuses to part moves along. Refused while tokens are
+        pending, if `first` is above tokens(), if an entry would come to a position below 0 or not above one that stays,
+        and if a key that would turn is frozen.
+
+        rope, rope_base, frequencies: how keys lie rotated, as for renumber(). Keys turn in place by `offset` positions;
+            with "none" they stay as they lie.
+        """
+        sequence, turned = _index(sequence, "sequence"), _rotation(rope, rope_base, frequencies)
+        offset, first = _position(offset, "offset"), _position(first, "first")
+        self._check_held()
+        self._c.shift(sequence, offset, turned, first)
 
     def renumber(
         self, sequence: int, rope: str = "none", rope_base: float = 10000.0, frequencies: Any = None
@@ -281,7 +475,9 @@ class Cache:
         frequencies: d / 2 radians a position instead, such as a model's inv_freq: any sequence of numbers. Fewer of
             them: only the first channels, two for each number, lie rotated.
         """
-        self._c.renumber(sequence, *_rotation(rope, rope_base, frequencies))
+        sequence, turned = _index(sequence, "sequence"), _rotation(rope, rope_base, frequencies)
+        self._check_held()
+        self._c.renumber(sequence, turned)
 
     # --- compression
 
@@ -301,17 +497,19 @@ class Cache:
             again.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
-        self._c.observe(layer, sequence, _detached(queries), _detached(lse), scale or 0.0)
+        layer, sequence = _index(layer, "layer"), _index(sequence, "sequence")
+        self._check_held(min(layer, self.layers))
+        self._c.observe(layer, sequence, _detached(queries, "queries"), _detached(lse, "lse"), _scale(scale))
 
     def observe_rows(self, layer: int, sequence: int, rows: Any) -> None:
         """Shows the policy probabilities: float32 [query_heads, n, entries], those of the last n queries of a
         sequence on the entries of the layer's tracks, as many columns as the longest track at least. Only read."""
-        self._c.observe_rows(layer, sequence, _detached(rows))
+        self._c.observe_rows(_index(layer, "layer"), _index(sequence, "sequence"), _detached(rows, "rows"))
 
     def set_scores(self, layer: int, sequence: int, scores: Any) -> None:
         """Sets scores of the caller's own, for policies with score=given: float32 [kv_heads, entries], pending entries
         included. NaN ranks lowest. Only read."""
-        self._c.set_scores(layer, sequence, _detached(scores))
+        self._c.set_scores(_index(layer, "layer"), _index(sequence, "sequence"), _detached(scores, "scores"))
 
     def compress(
         self, sequences: Numbers, budget: Budget, *, over: str = "head", floor: float = 0.2, keep: bool = False
@@ -329,26 +527,29 @@ class Cache:
         keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
             lowest scores are evicted.
         """
-        entries, ratio = (0, float(budget)) if _is_share(budget) else (int(budget), 0.0)
+        listed = _indices(sequences, "sequences")
+        entries, ratio = (0, float(budget)) if _is_share(budget) else (_index(budget, "budget"), 0.0)
         among = _number_of(over, _SCOPES, "over")
-        self._c.compress(_list(sequences), entries, ratio, among, floor if among else 0.0, keep)
+        share, keeps = _real(floor, "floor"), _flag(keep, "keep")
+        self._check_held()
+        self._c.compress(listed, entries, ratio, among, share if among else 0.0, keeps)
 
     # --- what the cache holds
 
     def tokens(self, sequence: int) -> int:
         """Tokens seen, pending ones included: the position of the next token. `renumber` sets them to the length of the
         longest head."""
-        return self._c.tokens(sequence)
+        return self._c.tokens(_index(sequence, "sequence"))
 
     def longest(self, sequence: int) -> int:
         """The length of the longest track of a sequence."""
-        return self._c.longest(sequence)
+        return self._c.longest(_index(sequence, "sequence"))
 
     def lengths(self, sequence: int) -> np.ndarray:
         """The length of each track of a sequence, pending entries and empty slots (padded) included: uint32
         [layers, kv_heads]."""
         out = np.empty((self.layers, self.kv_heads), np.uint32)
-        self._c.lengths(sequence, out)
+        self._c.lengths(_index(sequence, "sequence"), out)
         return out
 
     def degrees(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
@@ -360,11 +561,8 @@ class Cache:
         return self._of_track(self._c.positions, np.int32, layer, sequence, kv_head)
 
     def _of_track(self, call: Any, kind: Any, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        lengths = self.lengths(sequence)
-        known = 0 <= layer < self.layers and 0 <= kv_head < self.kv_heads
-        out = np.empty(int(lengths[layer, kv_head]) if known else 0, kind)
-        call(layer, sequence, kv_head, out)
-        return out
+        track = _index(layer, "layer"), _index(sequence, "sequence"), _index(kv_head, "kv_head")
+        return np.frombuffer(call(*track), kind).copy()
 
     def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None, out: Any = None) -> Any:
         """What attention adds to logits: float32 [query_heads, columns], the natural logarithm of the degree of each
@@ -374,16 +572,19 @@ class Cache:
         out: where to write it, of as many columns; returned. A new array without it: of NumPy, or on a device of
             PyTorch.
         """
+        layer, sequence = _index(layer, "layer"), _index(sequence, "sequence")
+        if columns is not None:
+            columns = _index(columns, "columns", 2**31 - 1)
         if out is None:
             out = self._empty(self.query_heads, self.longest(sequence) if columns is None else columns)
-        self._c.log_degrees(layer, sequence, out)
+        self._c.log_degrees(layer, sequence, _exported(out, "out"))
         return out
 
     def warnings(self, sequence: int) -> int:
         """What the last compression of a sequence found, as a sum of bits: 1: rows with NaN or infinity, which never
         merge; 2: a track is longer than its budget, and nothing was left that could merge; 4: entries were evicted to
         reach the budget; 8: entries beyond the capacity were dropped."""
-        return self._c.warnings(sequence)
+        return self._c.warnings(_index(sequence, "sequence"))
 
     # --- attention
 
@@ -409,9 +610,16 @@ class Cache:
         lse: float32 [query_heads, n]; if given, it gets the natural log-sum-exps.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
         """
+        layer, sequence = _index(layer, "layer"), _index(sequence, "sequence")
         if out is None:
+            if _ndim(queries) != 3:
+                raise _type_refusal("queries", queries, "a tensor of three dimensions")
             out = self._empty(queries.shape[0], queries.shape[1], self.value_dim)
-        self._c.attend(layer, sequence, _detached(queries), *_tensors(out, "out"), lse, scale or 0.0)
+        (to,) = _tensors([out], "out")
+        self._check_held(min(layer, self.layers))
+        self._c.attend(
+            layer, sequence, _detached(queries, "queries"), _exported(to, "out"), _exported(lse, "lse"), _scale(scale)
+        )
         return out
 
     # --- saving
@@ -419,10 +627,15 @@ class Cache:
     def save(self, sequence: int) -> bytes:
         """The ledger of a sequence, pending tokens included, with a checksum. The caller keeps the rows of keys and
         values."""
-        return self._c.save(sequence)
+        return self._c.save(_index(sequence, "sequence"))
 
     def resume(self, sequence: int, saved: bytes) -> None:
-        """Opens a closed sequence as the one that was saved, in this cache or another one of the same policy, layers,
-        heads and head_dims; capacity and number of sequences may differ. The caller restores the rows. Refuses bytes
-        that do not fit or were changed."""
-        self._c.resume(sequence, saved)
+        """Opens a closed sequence as the one that was saved, in this cache or another one in which it goes on alike.
+
+        Policy, layers, heads, head_dims, element type, scope, ignore_degree, padded, first_layer and first_kv_head have
+        to agree; capacity, number of sequences, pages and the other options may differ, but bias has to suit the
+        degrees. The caller restores the rows. Refuses bytes that do not fit, that were changed, or that another version
+        of the format wrote."""
+        if not isinstance(saved, bytes):
+            raise _type_refusal("saved", saved, "bytes")
+        self._c.resume(_index(sequence, "sequence"), saved)

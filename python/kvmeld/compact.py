@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from kvmeld.cache import Cache, _refusal, _rotation
+from kvmeld.cache import Cache, _index, _ndim, _refusal, _rotation, _scale, _type_refusal
 
 
 def compact(
@@ -29,10 +29,10 @@ def compact(
         kvmeld was built with CUDA) on a CUDA device, float32, float16 or bfloat16. Only read.
     n: entries to keep in each head, 1 to the number of tokens.
     scale: of the logits; 1 / sqrt(head_dim) without it.
-    rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber. They are not the words rope= and
-        rope_base= in the text of a policy. With rope, the returned keys are turned from the positions of
-        their tokens to 0 to n - 1, which changes logits. If all degrees are 1 (policies that only evict), the
-        result is an ordinary cache of n tokens.
+    rope, rope_base, frequencies: how keys lie rotated, as in Cache.renumber. Policies that turn keys back are told it,
+        and the returned keys are turned from the positions of their tokens to 0 to n - 1, which changes logits. If
+        all degrees are 1 (policies that only evict), the result is an ordinary cache of n tokens. With "none" keys
+        stay as they lie, and a policy that turns keys back needs the words rope= and rope_base= in its text.
 
     The returned keys and values have the library and element type of the arguments, and the shape [layers, kv_heads, n,
     head_dim]. positions are those of the tokens in the arguments, int32; degrees are float32. Both are NumPy [layers,
@@ -41,10 +41,14 @@ def compact(
     the same time.
     Raises ValueError if the policy does not leave n entries of every head.
     """
-    if not 0 < n <= keys.shape[2]:
+    for name, x in (("keys", keys), ("values", values), ("queries", queries)):
+        if _ndim(x) != 4 and (x is not None or name != "queries"):
+            raise _type_refusal(name, x, "a tensor of four dimensions" + (", or None" if name == "queries" else ""))
+    if not 0 < _index(n, "n") <= keys.shape[2]:
         raise _refusal("n", n, f"1 to {keys.shape[2]}, the tokens in keys")
 
     _rotation(rope, rope_base, frequencies)
+    _scale(scale)
 
     layers, heads = keys.shape[:2]
     if queries is not None and (queries.shape[0] != layers or queries.shape[1] % heads or not queries.shape[1]):
@@ -56,7 +60,10 @@ def compact(
 
     keys, values = copied(keys)[:, None], copied(values)[:, None]  # [layers, 1, kv_heads, tokens, head_dim]
     group = 1 if queries is None else queries.shape[1] // heads
-    with Cache(keys, values, policy, queries_per_kv_head=group) as cache:
+    told = {}
+    if rope != "none":
+        told = {"rope": rope, "rope_base": rope_base if frequencies is None else None, "frequencies": frequencies}
+    with Cache(keys, values, policy, queries_per_kv_head=group, **told) as cache:
         cache.open(0, keys.shape[3])
         if queries is not None:
             for layer in range(cache.layers):

@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 import numpy as np
 
 import kvmeld
+from kvmeld import _program
 
 POLICIES = ["snapkv", "compactor", "kvzip", "attention_matching", "chelsea", "recommended"]
 NAMES = (
@@ -26,6 +27,7 @@ NAMES = (
 ).split()
 FREE_END, GAP = 48, 16  # bytes without a needle: at the end, and between two
 READ_ON = 128  # bytes that are predicted behind a context
+LEAST_KEPT = 40  # entries of a head: policies pin up to 32, and refuse a budget that leaves little beside them
 
 
 class Random:
@@ -73,23 +75,77 @@ def planted(
     return out + body[at:], text[start + length : start + length + after], facts
 
 
+def _json_object(path: pathlib.Path, data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: it must hold a JSON object")
+    return found
+
+
+def _setting(folder: pathlib.Path, c: dict[str, Any], name: str, kind: type, least: float, most: float) -> Any:
+    """A number of config.json; NaN, true and a text are none."""
+    value = c.get(name)
+    kinds = (int,) if kind is int else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+        raise ValueError(f"{folder / 'config.json'}: {name} is {value!r:.40}; it must be from {least:g} to {most:g}")
+    return value
+
+
+def _tensors(path: pathlib.Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """The tensors of these names and shapes, in half precision in the file."""
+    data = _program.read_file(path)
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or size > len(data) - 8:
+        raise ValueError(f"{path}: its header is cut off")
+    header, out = _json_object(path, data[8 : 8 + size]), {}
+    for name, shape in shapes.items():
+        entry = header.get(name)
+        entry = entry if isinstance(entry, dict) else {}
+        if entry.get("dtype") != "F16" or entry.get("shape") != list(shape):
+            raise ValueError(f"{path}: {name} must be there, in half precision (F16), with the shape {list(shape)}")
+        offsets, count = entry.get("data_offsets"), math.prod(shape)
+        good = isinstance(offsets, list) and len(offsets) == 2 and all(type(x) is int for x in offsets)
+        if not good or offsets[0] < 0 or offsets[1] - offsets[0] != 2 * count or offsets[1] > len(data) - 8 - size:
+            raise ValueError(f"{path}: the data of {name} must be {2 * count} bytes inside the file")
+        x = np.frombuffer(data, np.float16, count, 8 + size + offsets[0]).astype(np.float32)
+        if not np.isfinite(x).all():
+            raise ValueError(f"{path}: {name} holds a number that is not finite")
+        out[name] = x.reshape(shape)
+    return out
+
+
 class Model:
     """A Llama of bytes in Hugging Face's format: config.json and model.safetensors."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        c = json.loads((folder / "config.json").read_text())
-        self.layers, self.heads, self.kv_heads = (
-            c["num_hidden_layers"], c["num_attention_heads"], c["num_key_value_heads"]
+        """Raises OSError for a file that cannot be read, ValueError for one that is not a model's."""
+        c = _json_object(folder / "config.json", _program.read_file(folder / "config.json", 1 << 20))
+        self.layers, self.heads, self.kv_heads, self.dim, hidden, inner, self.positions = (
+            _setting(folder, c, name, int, least, most) for name, least, most in (
+                ("num_hidden_layers", 1, 256), ("num_attention_heads", 1, 1024), ("num_key_value_heads", 1, 1024),
+                ("head_dim", 2, 1024), ("hidden_size", 1, 1 << 16), ("intermediate_size", 1, 1 << 18),
+                ("max_position_embeddings", 1, 1 << 24))
         )
-        self.dim, self.epsilon = c["head_dim"], c["rms_norm_eps"]
-        self.turns = c["rope_theta"] ** (-np.arange(0, self.dim, 2) / self.dim)
-        data = (folder / "model.safetensors").read_bytes()
-        size = int.from_bytes(data[:8], "little")
-        self.weights = {
-            name: np.frombuffer(data, np.float16, offset=8 + size + x["data_offsets"][0], count=math.prod(x["shape"]))
-            .reshape(x["shape"]).astype(np.float32)
-            for name, x in json.loads(data[8 : 8 + size]).items() if name != "__metadata__"
-        }
+        if self.dim % 2 or self.heads % self.kv_heads:
+            raise ValueError(f"{folder / 'config.json'}: head_dim must be even, and num_key_value_heads divide "
+                             f"num_attention_heads; they are {self.dim}, {self.kv_heads} and {self.heads}")
+        _setting(folder, c, "vocab_size", int, 256, 256)
+        self.epsilon = _setting(folder, c, "rms_norm_eps", float, 0, 1)
+        base = _setting(folder, c, "rope_theta", float, 1, 1e12)
+        self.turns = base ** (-np.arange(0, self.dim, 2) / self.dim)
+        shapes = {"model.embed_tokens.weight": (256, hidden), "model.norm.weight": (hidden,)}
+        for layer in range(self.layers):
+            shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in (
+                ("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,)),
+                ("self_attn.q_proj", (self.heads * self.dim, hidden)),
+                ("self_attn.k_proj", (self.kv_heads * self.dim, hidden)),
+                ("self_attn.v_proj", (self.kv_heads * self.dim, hidden)),
+                ("self_attn.o_proj", (hidden, self.heads * self.dim)),
+                ("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)), ("mlp.down_proj", (hidden, inner)))}
+        self.weights = _tensors(folder / "model.safetensors", shapes)
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.epsilon) * self.weights[name]
@@ -136,7 +192,8 @@ class State:
         shape = (model.layers, 1, model.kv_heads, capacity, model.dim)
         self.keys, self.values = (np.zeros(shape, np.float16) for _ in range(2))
         self.cache = kvmeld.Cache(
-            self.keys, self.values, policy, queries_per_kv_head=model.heads // model.kv_heads
+            self.keys, self.values, policy, queries_per_kv_head=model.heads // model.kv_heads, rope="half_split",
+            frequencies=model.turns
         )
         self.queries: list[np.ndarray] = []
         if like is None:
@@ -202,24 +259,48 @@ def with_progress(items: Sequence[Any], what: str) -> Iterator[Any]:
         yield from tqdm(items, desc=what, disable=None)  # None: if stderr is no terminal
 
 
+def _check(parser: argparse.ArgumentParser, o: argparse.Namespace, model: Model, text_bytes: int) -> None:
+    """Refuses what would fail in the middle."""
+    # A needle's sentence, and the text between two; the context is read twice (kvzip), and then a question or the rest.
+    least = FREE_END + o.needles * (44 + 2 * GAP) + 1
+    most = min(text_bytes, model.positions) - READ_ON - 1
+    if not least <= o.context <= most:
+        parser.error(f"argument --context: it is {o.context}; it must be from {least}, with {o.needles} needles, to {most}, "
+                     "which the text and the model's positions allow")
+    for budget in o.budgets:
+        if budget * o.context < LEAST_KEPT:
+            parser.error(f"argument --budgets: {budget:g} of {o.context} bytes is below {LEAST_KEPT} entries, which policies "
+                         "need; it must be a larger share, or --context larger")
+    for policy in o.policies.split(","):
+        try:
+            State(model, policy, 64)
+        except (ValueError, RuntimeError) as problem:
+            parser.error(f"argument --policies: '{policy}': {_program.sentence(problem)}")
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], dict[str, float]]:
     """Prints the table; returns, by policy and budget, bits_per_byte, digits and exact (shares, 0 to 1), kv_bytes and
     compress_ms: means over contexts, the shares over questions."""
     parser = argparse.ArgumentParser(prog="python -m kvmeld.demo", description=__doc__.splitlines()[0])
     shipped = pathlib.Path(__file__).parent / "data" / "tiny-kjv"
     parser.add_argument("--model", default=str(shipped), help="a folder as examples/data/tiny-kjv")
-    parser.add_argument("--contexts", type=int, default=4)
-    parser.add_argument("--context", type=int, default=1024, help="bytes")
-    parser.add_argument("--needles", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--contexts", type=_program.whole(1, 10000), default=4)
+    parser.add_argument("--context", type=_program.whole(64, 1 << 20), default=1024, help="bytes")
+    parser.add_argument("--needles", type=_program.whole(0, len(NAMES)), default=4)
+    parser.add_argument("--seed", type=_program.whole(0, 2**64 - 1), default=1)
     parser.add_argument("--policies", default=",".join(POLICIES), help="comma-separated; of kvmeld.policies()")
-    parser.add_argument("--budgets", default="0.2,0.06", help="shares kept, comma-separated")
+    parser.add_argument(
+        "--budgets", type=_program.listed(_program.number(1e-6, 1)), default="0.2,0.06", help="shares kept, comma-separated"
+    )
     o = parser.parse_args(arguments)
     folder = pathlib.Path(o.model)
-    if not (folder / "model.safetensors").is_file():
-        parser.error(f"--model is '{folder}'; it must be a folder with config.json, model.safetensors and heldout.txt")
-    model, text = Model(folder), (folder / "heldout.txt").read_bytes()
-    budgets, chosen = [float(b) for b in o.budgets.split(",")], o.policies.split(",")
+    try:
+        model, text = Model(folder), _program.read_file(folder / "heldout.txt", 1 << 30)
+    except (OSError, ValueError) as problem:
+        parser.error(f"argument --model: {_program.sentence(problem)}; it must be a folder with config.json, "
+                     "model.safetensors and heldout.txt")
+    budgets, chosen = o.budgets, o.policies.split(",")
+    _check(parser, o, model, len(text))
     cases = [("full", 1.0)] + [(policy, budget) for budget in budgets for policy in chosen]
     sums, seconds = {case: np.zeros(4) for case in cases}, dict.fromkeys(cases, 0.0)
     steps = [(index, case) for index in range(o.contexts) for case in cases]
@@ -239,6 +320,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], d
     asked = o.contexts * o.needles
     print(f"{folder.name}: {o.contexts} contexts of {o.context} tokens, {o.needles} needles each, seed {o.seed}\n")
     print(f"{'policy':20}{'budget':>7}{'bits per byte':>15}{'digits':>9}{'exact':>9}{'KV KiB':>9}{'compress ms':>13}")
+    asked = max(asked, 1)  # without needles no digit is right
     figures = {}
     for (policy, budget), (bits_, digits, exact, held) in sums.items():
         figures[policy, budget] = f = {
@@ -251,4 +333,5 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[tuple[str, float], d
 
 
 if __name__ == "__main__":
+    _program.start("python -m kvmeld.demo")
     main()

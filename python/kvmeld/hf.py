@@ -6,8 +6,14 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
 import math
 import sys
+import warnings
+import weakref
+import zlib
 from typing import Any, Optional, Sequence
 
 import torch
@@ -15,16 +21,61 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
-from kvmeld.cache import _PLACES, _PLACES_TEXT, _is_share
+from kvmeld import _core, _masks, _model
+from kvmeld._program import write_file
+from kvmeld.cache import (
+    _ELEMENTS, _PLACES, _PLACES_TEXT, _SCOPES, _index, _is_share, _number_of, _real, _rotation, _text,
+)
 
 __all__ = ["KVMeldCache", "attach", "detach"]
 
 _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
+_READ_TWICE, _READ_ONCE = "kvzip", "recommended"  # where no policy is named
+_FILE = "1"  # the format of the files of KVMeldCache.save
 
 
 def _refusal(argument: str, value: Any, condition: str, call: str = "KVMeldCache") -> ValueError:
     return ValueError(f"{call}: {argument} is {value}; it must be {condition}")
+
+
+def _no_model() -> None:
+    """In place of a reference to a model."""
+
+
+def _whole(value: Any, name: str, least: int) -> int:
+    number = _index(value, name, 2**32 - 1, -(2**63))
+    if number < least:
+        raise _refusal(name, value, f"a whole number of at least {least}")
+    return number
+
+
+def _parts_of(budget: kvmeld.cache.Budget) -> tuple[int, float]:
+    """A budget as a number of entries, or a share of the tokens; the other one is 0."""
+    if not _is_share(budget):
+        return _whole(budget, "budget", 1), 0.0
+    if not 0 < budget <= 1:
+        raise _refusal("budget", budget, "at least one entry, or a share of the tokens above 0 to 1")
+    return 0, float(budget)
+
+
+@functools.lru_cache(maxsize=None)
+def _zero_drops_all() -> bool:
+    """Whether crop(0) empties a cache of the installed transformers; from 5.2x on the argument counts what goes."""
+    like = transformers.DynamicCache()
+    like.update(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), 0)
+    like.crop(0)
+    return like.get_seq_length() == 0
+
+
+def _checksum(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
+    """Of all that a file holds, in a fixed order."""
+    sum_ = zlib.crc32(repr([texts.get(name) for name in ("kvmeld.hf", "model", "state")]).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].cpu().contiguous()
+        sum_ = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode(), sum_)
+        sum_ = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), sum_)
+    return f"{sum_:08x}"
 
 
 def attach(model: Any) -> None:
@@ -55,55 +106,63 @@ def _configs(model: Any) -> list[Any]:
     return list({id(module.config): module.config for module in model.modules() if hasattr(module, "config")}.values())
 
 
-class KVMeldCache(transformers.Cache):
+class KVMeldCache(_model.Growing):
     """A cache for `past_key_values`, in whose tensors kvmeld merges and evicts entries.
 
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
         memory, or on one CUDA device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is
-        called.
+        called. The first cache of a model lets it read one token, twice: that tells what its layers cache, and how
+        it rotates keys, which some policies have to know.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
-        (KVzip, Attention Matching) compress it once, after read().
+        (KVzip, Attention Matching) compress it once, after read(). None: "kvzip" with one budget over all layers (over
+        "all_layers", floor 0) for a prompt that read() reads; "recommended" for one that is read once, with a warning:
+        it loses more of what the prompt says (docs/real_models.md).
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
-        entries (with `over`, the tracks of a sequence on average). So a prompt's logits come from the full cache, and the tokens of an answer come from a cache
-        of bounded length.
-    over, floor, scope, threads: see kvmeld.Cache and its compress().
+        entries (with `over`, the tracks of a sequence on average). So a prompt's logits come from the full cache, and
+        the tokens of an answer come from a cache of bounded length. Each sequence of a batch is compressed when its own
+        length asks for it, as if it were alone. A share that leaves less than the policy pins waits for more tokens.
+    over, floor, scope, threads: see kvmeld.Cache and its compress(). over is "head", and floor 0.2, where a policy is
+        named.
 
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
-    `attention_mask`, and never enters the cache. get_seq_length() counts tokens seen, padding included, so generate()
-    numbers positions as ever. Prompts may come in any parts: a part longer than the budget is held in full until the
-    next pass. Beam search and batch_* calls copy sequences with all that kvmeld knows about them. crop() takes back
-    tokens that no compression has met.
+    `attention_mask`, and never enters the cache; other masks than causal ones with padding are refused.
+    get_seq_length() counts tokens seen, padding included, so generate() numbers positions as ever. Prompts may come in
+    any parts: a part longer than the budget is held in full until the next pass. Beam search and batch_* calls copy
+    sequences with all that kvmeld knows about them. crop() takes back tokens that no compression has met.
+    copy.deepcopy and pickle copy everything; save() and load() keep a cache in a file.
 
     On a CUDA device the cache enqueues its work to the stream that was current at the first pass.
 
-    Refused with ValueError: tensors that require gradients; memory of other devices; logit softcapping and attention sinks;
-    sliding windows and chunked attention, once more tokens were read than a window or a chunk has. A pass that ends in
-    an exception leaves the cache unusable until reset(). One cache is used by one thread at a time.
+    All that can be known is checked when the cache is made. Refused with ValueError: numbers that the library refuses;
+    models in which a layer keeps no keys and values of its own (recurrent, convolutional or shared layers); logit
+    softcapping and attention sinks. Windows and chunks warn (UserWarning) how many tokens can be read: a pass that reads
+    more is refused. So are, in a pass: tensors that require gradients; memory of other devices; rotations that change
+    while a policy counts on them. A pass that ends in an exception leaves the cache unusable until reset(). One
+    cache is used by one thread at a time.
     """
 
     def __init__(
         self,
         model: Any,
-        policy: str = "recommended",
+        policy: Optional[str] = None,
         budget: Optional[kvmeld.cache.Budget] = None,
         *,
         interval: int = 64,
-        over: str = "head",
-        floor: float = 0.2,
+        over: Optional[str] = None,
+        floor: Optional[float] = None,
         scope: str = "head",
         threads: int = 0,
     ) -> None:
+        super().__init__()
         config = model.config.get_text_config()
-        # What Cache of some versions of transformers expects. Its own __init__ differs from version to version.
-        self.layers: list[Any] = []
-        self.layer_class_to_replicate = None
-        self.offloading = False
-        self.budget, self.interval, self.over, self.floor = budget, interval, over, floor
-        self._options = {"policy": policy, "scope": scope, "over": over, "threads": threads}
+        self.budget, self.interval = budget, _whole(interval, "interval", 1)
+        self._by_default = None if policy is not None else (over, floor)  # what a caller says beside no policy
+        policy = _READ_TWICE if policy is None else _text(policy, "policy")
+        self.over, self.floor = self._sharing(policy, over, floor)
+        self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
         self._layers = config.num_hidden_layers
-        self._query_heads = config.num_attention_heads
         self._chunk = getattr(config, "attention_chunk_size", None)  # of Llama 4, whose attention is not told it
         #: The kvmeld.Cache over `keys` and `values`, with lengths, degrees and positions; None before the first pass.
         self.cache: Optional[kvmeld.Cache] = None
@@ -114,6 +173,68 @@ class KVMeldCache(transformers.Cache):
         self.compressions = 0
         self._forget()
         attach(model)
+        self._learn(model, getattr(config, "max_position_embeddings", None) or 1 << 17)
+
+    def _learn(self, model: Any, tokens: int) -> None:
+        """Checks what is known before the first pass: the model, the policy, the budget. tokens: the most that the model
+        is made for."""
+        self._facts = facts = _model.facts_of(model, _refusal)
+        if not facts.query_heads:
+            raise _refusal("the model's attention", "one of its own", "one that looks up attention functions by name, as"
+                           " transformers' newer models do")
+        self._query_heads = facts.query_heads
+        self._turning: Optional[list[torch.Tensor]] = None  # the frequencies that the policy counts on
+        self._model = weakref.ref(model)
+        self._digest: Optional[str] = None  # of the model, where a copy has no other way to know it
+        policy = self._options["policy"]
+        if _core.turns(policy):
+            if facts.rotation is None:
+                raise _refusal("the rotation of keys", "unknown",
+                               f"known, because {policy!r} turns keys back ({facts.unknown}); the policy's text can say"
+                               " it: rope=half_split rope_base=500000")
+            self._turning = _model.frequencies_of(model)
+            pairing, frequencies = facts.rotation
+            self._options["rope"] = pairing
+            if pairing != "none":
+                self._options["frequencies"] = frequencies
+        self._element, self._longest_text = str(model.dtype).removeprefix("torch."), tokens
+        if self._element not in _ELEMENTS:
+            raise _refusal("the model's dtype", self._element, "one of " + ", ".join(_ELEMENTS))
+        self._least = self._check()
+        window = min((w for w in (facts.window, self._chunk) if w is not None), default=None)
+        if window is not None and window < tokens:
+            warnings.warn(f"KVMeldCache: layers of {type(model).__name__} read the last {window} tokens alone; a pass"
+                          f" that reads more than {window} tokens in all is refused", stacklevel=3)
+
+    def _sharing(self, policy: str, over: Optional[str], floor: Optional[float]) -> tuple[str, float]:
+        """Which tracks share a budget, and what each of them keeps, unless the caller says so."""
+        shares = self._by_default is not None and policy == _READ_TWICE
+        return (("all_layers" if shares else "head") if over is None else over,
+                (0.0 if shares else 0.2) if floor is None else _real(floor, "floor"))
+
+    def _suit(self, policy: str) -> None:
+        """Takes the policy for a prompt that is read once or twice, where none was named."""
+        if self._by_default is None or policy == self._options["policy"]:
+            return
+        self.over, self.floor = self._sharing(policy, *self._by_default)
+        self._options.update(policy=policy, over=self.over)
+        self.cache = self.keys = self.values = None
+        self._least = self._check()
+
+    def _check(self) -> int:
+        """Refuses what the library will refuse of the options and of the budget; returns the fewest entries that a track
+        of many tokens can be left."""
+        entries, ratio = (0, 0.0) if self.budget is None else _parts_of(self.budget)
+        over = _number_of(self.over, _SCOPES, "over")
+        sizes = [self._layers, self._facts.kv_heads, self._query_heads // self._facts.kv_heads, self._facts.key_dim,
+                 self._facts.value_dim]
+        turned = None
+        if "rope" in self._options:
+            turned = _rotation(self._options["rope"], 1.0, self._options.get("frequencies"))
+        longest = min(max(self._longest_text, entries + self.interval), 2**31 - 1)
+        return _core.check(self._options["policy"], sizes, _ELEMENTS.index(self._element),
+                           _number_of(self._options["scope"], _SCOPES, "scope"), over, turned, entries, ratio, over,
+                           self.floor if over else 0.0, longest)
 
     def _forget(self) -> None:
         self._seen = 0  # tokens of each row of the batch, padding included
@@ -152,22 +273,6 @@ class KVMeldCache(transformers.Cache):
         marked.kvmeld_cache = self  # for the attention function
         return marked, value_states
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens read so far, padding included."""
-        return self._seen
-
-    def get_mask_sizes(self, query: Any, layer_idx: int = 0) -> tuple[int, int]:
-        """The length and the offset of the mask that a model makes: as of a cache that holds all tokens."""
-        return self._seen + (query if isinstance(query, int) else query.shape[0]), 0
-
-    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """-1: any number of tokens."""
-        return -1
-
-    def get_max_length(self, layer_idx: Optional[int] = None) -> int:
-        """-1: any number of tokens."""
-        return -1
-
     @property
     def batch_size(self) -> int:
         """Sequences held; -1 before the first pass."""
@@ -181,24 +286,9 @@ class KVMeldCache(transformers.Cache):
         return self.cache is not None
 
     @property
-    def is_compileable(self) -> bool:
-        """False: lengths change."""
-        return False
-
-    @property
-    def is_sliding(self) -> list[bool]:
-        """False for each layer."""
-        return [False] * self._layers
-
-    is_linear = is_dummy = is_sliding  # what kinds of layers transformers knows beside attention over all tokens
-
-    @property
     def is_croppable(self) -> bool:
         """True: see crop."""
         return True
-
-    def __len__(self) -> int:
-        return self._layers if self._seen else 0
 
     def __repr__(self) -> str:
         return f"KVMeldCache({self.cache!r}, {self._seen} tokens seen)"
@@ -211,9 +301,11 @@ class KVMeldCache(transformers.Cache):
         self._forget()
 
     def crop(self, max_length: int) -> None:
-        """Keeps the first max_length tokens, or drops the last -max_length, padding included; 0 keeps all. Refused if a
+        """Keeps the first max_length tokens, or drops the last -max_length, padding included. 0 does what crop(0) of
+        the installed transformers' DynamicCache does: it drops all tokens, or in newer versions none. Refused if a
         compression has met one of those that go: then nothing changes."""
-        kept = max_length if max_length > 0 else max(0, self._seen + max_length)
+        counts_kept = max_length > 0 or (max_length == 0 and _zero_drops_all())
+        kept = max_length if counts_kept else max(0, self._seen + max_length)
         if kept >= self._seen or self.cache is None:
             return
         self._between_passes()
@@ -309,24 +401,31 @@ class KVMeldCache(transformers.Cache):
             self._reading = self._again = False
         if self.budget is not None:
             self.compress()
-            self._resize(self._longest() + self.interval)  # the prompt took more
 
     # --- compression
 
     def compress(self, budget: Optional[kvmeld.cache.Budget] = None) -> None:
-        """Shrinks all sequences to `budget`, or to the cache's own, in place. Call it between two forward passes."""
+        """Compresses every sequence between two passes, to the cache's own budget without an argument, and gives memory
+        back. Sequences without tokens stay as they are."""
         self._between_passes()
-        budget = self.budget if budget is None else budget
+        if budget is None:
+            budget = self.budget
         if budget is None or self.cache is None:
             raise _refusal("budget", f"{budget} after {self._seen} tokens", "a number, after a first pass", "compress")
-        held = range(self.batch_size)
-        self.cache.compress(held, budget, over=self.over, floor=self.floor)
+        self._compress([s for s in range(self.batch_size) if self.cache.tokens(s)], budget)
+        self._resize(self._longest() + self.interval, shrink=True)
+
+    def _compress(self, sequences: Sequence[int], budget: kvmeld.cache.Budget) -> None:
+        if self.compressions == 0 and self._by_default is not None and self._options["policy"] == _READ_ONCE:
+            warnings.warn("KVMeldCache: no policy was named and the prompt was read once, so 'recommended' compresses it. read()"
+                          " reads a prompt twice, which keeps far more of what it says", stacklevel=3)
+        self.cache.compress(sequences, budget, over=self.over, floor=self.floor)
         self.compressions += 1
         self._biases = {}
         self._merged = self._merged or not self.cache.policy.endswith("drop") and any(
             self.cache.degrees(layer, sequence, head).max(initial=1) > 1
             for layer in range(self._layers)
-            for sequence in held
+            for sequence in sequences
             for head in range(self.cache.kv_heads)
         )
 
@@ -335,29 +434,41 @@ class KVMeldCache(transformers.Cache):
             raise _refusal("the pass", f"at layer {self._next}",
                            "at its end: reset() begins anew after one that failed")
 
-    def _held(self) -> int:
-        """Entries of a track, to be compared with the budget: of the longest one, or where tracks share their budgets
-        the mean of a sequence."""
+    def _held(self, sequence: int) -> int:
+        """Entries of a track of a sequence, to be compared with the budget: of the longest one, or where tracks share
+        their budgets the mean."""
         if self.over == "head":
-            return self._longest()
-        return max((math.ceil(self.cache.lengths(s).mean()) for s in range(self.batch_size)), default=0)
+            return self.cache.longest(sequence)
+        return math.ceil(self.cache.lengths(sequence).mean())
 
     def _longest(self) -> int:
         return max((self.cache.longest(sequence) for sequence in range(self.batch_size)), default=0)
 
     def _bound(self, tokens: int) -> Optional[int]:
-        """The most entries that a track is to have."""
+        """The most entries that a track of a sequence of so many tokens is to have."""
         if self.budget is None or (self.cache is not None and self._needs.when == "replay"):
             return None
         left = max(1, int(self.budget * tokens + 1e-9)) if _is_share(self.budget) else self.budget
         return left + self.interval
 
-    def _make_room(self, n: int) -> None:
-        """Compresses if it is time to, then lets the tensors hold n more entries."""
-        bound, held = self._bound(self._seen + n), self._held()
-        if bound is not None and held + n > bound and held > bound - self.interval:
-            self.compress()
-        needed, capacity = self._longest() + n, self.cache.capacity
+    def _is_due(self, sequence: int, new: int) -> bool:
+        """Whether a sequence is to be compressed before it gets new tokens: whatever the rest of the batch is."""
+        tokens = self.cache.tokens(sequence)
+        bound, held = self._bound(tokens + new), self._held(sequence)
+        if bound is None or held + new <= bound or held <= bound - self.interval:
+            return False
+        return not _is_share(self.budget) or int(self.budget * tokens) >= self._least
+
+    def _make_room(self, counts: Sequence[int], n: int) -> None:
+        """Compresses the sequences that are due before they get counts[i] tokens of a pass of n, then lets the tensors
+        hold them."""
+        due = [sequence for sequence, new in enumerate(counts) if new and self._is_due(sequence, new)]
+        if due:
+            self._compress(due, self.budget)
+        rows = list(enumerate(counts))
+        needed = max(self.cache.longest(sequence) + new for sequence, new in rows)
+        bounds = [self._bound(self.cache.tokens(sequence) + new) for sequence, new in rows]
+        bound, capacity = None if None in bounds else max(bounds), self.cache.capacity
         fixed = bound is not None and not _is_share(self.budget)
         if needed > capacity:
             self._resize(max(needed, min(2 * capacity, bound) if fixed else 2 * capacity))
@@ -365,8 +476,130 @@ class KVMeldCache(transformers.Cache):
             if capacity > (bound if fixed else 4 * bound):
                 self._resize(bound)
 
-    def _resize(self, capacity: int) -> None:
-        self._select(range(self.batch_size), capacity)
+    def _resize(self, capacity: int, shrink: bool = False) -> None:
+        if not shrink or capacity < self.cache.capacity:
+            self._select(range(self.batch_size), capacity)
+
+    # --- copies
+
+    def save(self, path: Any) -> None:
+        """Writes the cache to one file, in the format of safetensors: rows, ledgers, options, and a digest of the model.
+        An existing file is replaced once the new one is whole. Refused in a pass. Raises OSError where no file can be
+        written."""
+        from safetensors.torch import save
+
+        state = self._state()
+        texts = {"kvmeld.hf": _FILE, "model": self._fingerprint(), "state": json.dumps(state["texts"])}
+        texts["checksum"] = _checksum(state["tensors"], texts)
+        write_file(path, save(state["tensors"], texts))
+
+    @classmethod
+    def load(cls, model: Any, path: Any, *, threads: int = 0) -> KVMeldCache:
+        """The cache that save() wrote, in this process or another one; generate() goes on with it. Refused with
+        ValueError: a file that is no such cache or is damaged, and another model than the one that it was saved with
+        (its weights, sizes, types and rotation count). model.device says where its tensors come to lie."""
+        import safetensors
+
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                texts = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+        except safetensors.SafetensorError as e:
+            raise _refusal(str(path), f"damaged ({e})", "a file that save() wrote", "load") from None
+        if texts.get("kvmeld.hf") != _FILE:
+            raise _refusal(str(path), f"of format {texts.get('kvmeld.hf')!r}", f"of format {_FILE!r}: what save() wrote",
+                           "load")
+        if texts.get("checksum") != _checksum(tensors, texts):
+            raise _refusal(str(path), "damaged (its checksum is another one)", "a file that save() wrote", "load")
+        if texts["model"] != _model.fingerprint(model):
+            raise _refusal("model", "another one", "the one that the cache was saved with", "load")
+        state = json.loads(texts["state"])
+        options = state["options"]
+        cache = cls(model, options["policy"], state["budget"], interval=state["interval"], over=options["over"],
+                    floor=state["floor"], scope=options["scope"], threads=threads)
+        where = model.get_input_embeddings().weight.device
+        for name in ("keys", "values"):
+            if name in tensors:
+                tensors[name] = tensors[name].to(where)
+        cache._restore(state, tensors)
+        return cache
+
+    def _fingerprint(self) -> str:
+        model = self._model()
+        if model is not None:
+            self._digest = _model.fingerprint(model)
+        if self._digest is None:
+            raise _refusal("the model", "gone", "alive when its cache is saved or copied", "save")
+        return self._digest
+
+    def _state(self) -> dict[str, Any]:
+        """What a copy is made of: tensors, which are copies, and values of JSON."""
+        self._between_passes()
+        texts = {
+            "options": self._options, "budget": self.budget, "interval": self.interval, "floor": self.floor,
+            "seen": self._seen, "merged": self._merged, "compressions": self.compressions,
+        }
+        tensors: dict[str, torch.Tensor] = {}
+        if self.cache is not None:
+            held = self._longest()
+            for name, rows in (("keys", self.keys), ("values", self.values)):
+                tensors[name] = rows[:, :, :, :held].clone()
+                for layer, sequence, head in itertools.product(range(self._layers), range(self.batch_size),
+                                                               range(self.cache.kv_heads)):
+                    tensors[name][layer, sequence, head, self.cache.lengths(sequence)[layer, head] :] = 0  # nobody's
+            for sequence in range(self.batch_size):
+                ledger = bytearray(self.cache.save(sequence))
+                tensors[f"ledger.{sequence}"] = torch.frombuffer(ledger, dtype=torch.uint8)
+        if self._real is not None:
+            tensors["real"] = self._real.to(torch.uint8)
+        return {"texts": texts, "tensors": tensors}
+
+    def _restore(self, texts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+        """Becomes what _state has described; this cache is empty."""
+        self._seen, self._merged, self.compressions = texts["seen"], texts["merged"], texts["compressions"]
+        if "real" in tensors:
+            self._real = tensors["real"].bool()
+        if "keys" not in tensors:
+            return
+        keys, values = tensors["keys"], tensors["values"]
+        _, batch, kv_heads, held, _ = keys.shape
+        self._create(batch, kv_heads, max(1, held), values.shape[-1], keys)
+        self.keys[:, :, :, :held], self.values[:, :, :, :held] = keys, values
+        for sequence in range(batch):
+            self.cache.resume(sequence, tensors[f"ledger.{sequence}"].numpy().tobytes())
+
+    def _whole_state(self, digest: Optional[str]) -> dict[str, Any]:
+        return {**self._state(), "facts": self._facts, "least": self._least, "chunk": self._chunk,
+                "turning": self._turning, "digest": digest,
+                "default": (self._by_default, self._element, self._longest_text)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle. In the process that reads it, attach(model) makes the model read the copy."""
+        return self._whole_state(self._fingerprint())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        texts = state["texts"]
+        self._facts, self._least = state["facts"], state["least"]
+        self._chunk, self._turning = state["chunk"], state["turning"]
+        self._options = dict(texts["options"])
+        self.budget, self.interval, self.floor = texts["budget"], texts["interval"], texts["floor"]
+        self.over, self._layers = self._options["over"], self._facts.layers
+        self._query_heads = self._facts.query_heads
+        self._model, self._digest = _no_model, state["digest"]  # the model is not copied
+        self._by_default, self._element, self._longest_text = state["default"]
+        self.cache = self.keys = self.values = None
+        self._forget()
+        self._restore(texts, state["tensors"])
+
+    def __deepcopy__(self, memo: dict) -> KVMeldCache:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(self._whole_state(self._digest))
+        copied._model = self._model  # which tells the digest when it is asked for
+        return copied
+
+    __copy__ = functools.partialmethod(__deepcopy__, {})  # two caches never share their tensors
 
     # --- tensors
 
@@ -410,6 +643,8 @@ class KVMeldCache(transformers.Cache):
     def _begin(self, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor]) -> None:
         """Appends the n tokens of a pass to each sequence, but for padding. Their rows come layer by layer."""
         batch, kv_heads, n, _ = key.shape
+        if not self._seen:
+            self._suit(_READ_TWICE if self._reading else _READ_ONCE)
         if self.cache is None:
             self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), value.shape[-1], key)
             for sequence in range(batch):
@@ -421,19 +656,13 @@ class KVMeldCache(transformers.Cache):
             raise _refusal("the current stream", "another one", "that of the first pass, in which the cache works")
         if batch != self.batch_size:
             raise _refusal("the batch", batch, f"{self.batch_size}, the sequences that the cache holds")
-        valid = torch.ones(batch, n, dtype=torch.bool)
-        if mask is not None:
-            # 4-D: a row of the last query, which sees all new tokens but padding; 2-D: the tokens themselves.
-            row = mask[:, 0, -1, self._seen : self._seen + n] if mask.dim() == 4 else mask[:, -n:]
-            if row.shape[1] != n:
-                raise _refusal("attention_mask", f"of {mask.shape[-1]} tokens", f"of {self._seen + n}, the tokens read")
-            seen = row if row.dtype == torch.bool else row != 0 if mask.dim() == 2 else row == 0
-            valid = seen.expand(batch, n).cpu()
-            if mask.dim() == 4 and mask.shape[2] == n and not bool(valid.all()):
-                self._check_mask(mask[:, 0, :, self._seen : self._seen + n], valid)
-        self._make_room(n)
-        self._in_pass = True
+        valid = _masks.tokens_shown(mask, self._real, batch, self._seen, n, _refusal)
+        if self._turning is not None and not self._is_turning_as_before():
+            raise _refusal("the model's rotation", "another one than before", "the same for all tokens, because"
+                           f" {self._options['policy']!r} turns keys back")
         counts = valid.sum(dim=1)
+        self._make_room(counts.tolist(), n)
+        self._in_pass = True
         first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
         read = [sequence for sequence in range(batch) if counts[sequence]]
         appended = [int(counts[sequence]) for sequence in read]
@@ -441,21 +670,15 @@ class KVMeldCache(transformers.Cache):
         self.cache.commit(read, appended)
         self._valid = None if bool(valid.all()) else valid
         if self._valid is not None or self._real is not None:
-            real = torch.ones(batch, self._seen, dtype=torch.bool) if self._real is None else self._real
-            self._real = torch.cat([real, valid], dim=1)
+            self._real = torch.cat([_masks.real_tokens(self._real, batch, self._seen), valid], dim=1)
         self._seen += n
         self._counts = counts
         self._first = first.transpose(0, 1)  # [layers, batch, kv_heads]: where the new rows lie
         self._even = self._valid is None and bool((first == first.flatten()[0]).all())
 
-    @staticmethod
-    def _check_mask(mask: torch.Tensor, valid: torch.Tensor) -> None:
-        """Refuses masks [batch, n, n] in which a token that the last one does not see is no padding. Padding does not
-        see itself, or (in some versions of transformers) sees all tokens."""
-        open_ = (mask if mask.dtype == torch.bool else mask == 0).expand(valid.shape[0], -1, -1).cpu()
-        itself = open_.diagonal(dim1=1, dim2=2)
-        if bool((~valid & itself & ~open_.all(dim=2)).any()):
-            raise _refusal("attention_mask", "one that hides tokens from later ones", "causal, apart from padding")
+    def _is_turning_as_before(self) -> bool:
+        model = self._model()
+        return model is None or _model.are_same(self._turning, _model.frequencies_of(model))
 
     def _append_rows(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> int:
         """Writes the rows of a layer; returns the entries of its longest track."""
@@ -530,17 +753,21 @@ class KVMeldCache(transformers.Cache):
     ) -> Any:
         """A layer's part of a pass: appends its rows, lets `inner` attend, and shows the policy the queries."""
         layer, key, value = self._given
-        if kwargs.get("softcap") is not None:
-            raise _refusal("softcap", kwargs["softcap"], "None: kvmeld caps no logits")
-        if kwargs.get("s_aux") is not None:
-            raise _refusal("s_aux", "given", "None: kvmeld has no attention sinks beside the entries")
+        _model.refuse_kind(kwargs, _refusal)
         window, n = kwargs.get("sliding_window"), query.shape[2]
         tokens = self._seen + (n if layer == 0 else 0)
         if window is not None and tokens > window:
             raise _refusal("sliding_window", window, f"at least {tokens}, the tokens read")
+        if mask is None and n > 1 and False in (kwargs.get("is_causal"), getattr(module, "is_causal", True)):
+            raise _refusal("is_causal", False, "True: tokens see those before them")
         if layer == 0:
             self._given = None  # _begin may compress
             self._begin(key, value, mask)
+            self._checked = mask
+        elif mask is not None and mask is not self._checked and mask.dim() == 4:  # of another kind of layers
+            valid = torch.ones(query.shape[0], n, dtype=torch.bool) if self._valid is None else self._valid
+            _masks.check(mask[..., :tokens], valid, self._real, self._seen - n, _refusal)
+            self._checked = mask
         held = self._append_rows(layer, key, value)
         keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
         out = inner(module, query, keys, values, self._mask(layer, n, held, query.dtype, causal), **kwargs)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 import torch
 from kvpress import BasePress
@@ -11,8 +11,14 @@ from kvpress.utils import compute_n_kept, get_prerope_query_states
 from transformers.models.llama.modeling_llama import rotate_half
 
 import kvmeld
+from kvmeld import _core, _model
+from kvmeld.cache import _text
 
 __all__ = ["MeldPress"]
+
+
+def _refusal(argument: str, value: Any, condition: str) -> ValueError:
+    return ValueError(f"MeldPress: {argument} is {value}; it must be {condition}")
 
 
 @dataclass
@@ -30,10 +36,36 @@ class MeldPress(BasePress):
 
     policy: str = "recommended"
     compression_ratio: float = 0.0
+    _facts: Optional[_model.Facts] = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.compression_ratio < 1:
             raise ValueError(f"compression_ratio is {self.compression_ratio}; it must be 0 to below 1")
+        _core.turns(_text(self.policy, "policy"))  # refuses what is no policy
+
+    def post_init_from_model(self, model: torch.nn.Module) -> None:
+        """Lets the model read one token, twice, to learn how it rotates keys."""
+        super().post_init_from_model(model)
+        self._facts = _model.facts_of(model, _refusal)
+
+    def _options(self) -> dict[str, Any]:
+        """How keys lie rotated, where that is known."""
+        if self._facts is None or self._facts.rotation is None:
+            return {}
+        pairing, frequencies = self._facts.rotation
+        return {"rope": pairing, "frequencies": frequencies if pairing != "none" else None}
+
+    def _turned(self, queries: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, first: int) -> torch.Tensor:
+        """Queries [batch, heads, n, head_dim] of positions from `first` on, rotated as the model rotates them. cos, sin:
+        [batch, 1, n, rotary channels]."""
+        if self._facts is None or self._facts.rotation is None or cos.shape[-1] == queries.shape[-1]:
+            if self._facts is None or self._facts.rotation is None or self._facts.rotation[0] == "half_split":
+                return queries * cos + rotate_half(queries) * sin
+        pairing, frequencies = self._facts.rotation
+        turned = _model.turned(queries.float(), pairing, torch.tensor(frequencies, device=queries.device),
+                               torch.arange(first, first + queries.shape[2], device=queries.device)[:, None])
+        factor = (cos[..., :1] ** 2 + sin[..., :1] ** 2).sqrt()  # of models that scale cosines and sines (YaRN)
+        return (turned * factor).to(queries.dtype)
 
     def compress(
         self,
@@ -48,7 +80,7 @@ class MeldPress(BasePress):
         if self.compression_ratio == 0:
             return keys, values
         group = module.config.num_attention_heads // keys.shape[1]
-        options = {"queries_per_kv_head": group, "ignore_degree": True, "bias": "none"}
+        options = {"queries_per_kv_head": group, "ignore_degree": True, "bias": "none", **self._options()}
         kept = compute_n_kept(keys.shape[2], self.compression_ratio)
         with kvmeld.Cache([keys], [values], self.policy, **options) as cache:
             needs = cache.needs()
@@ -60,7 +92,7 @@ class MeldPress(BasePress):
                 last = needs.rows if needs.when == "last_queries" and needs.rows else hidden_states.shape[1]
                 queries = get_prerope_query_states(module, hidden_states[:, -last:])
                 cos, sin = (x[:, -last:, :].unsqueeze(1) for x in kwargs["position_embeddings"])
-                queries = (queries * cos + rotate_half(queries) * sin).contiguous()
+                queries = self._turned(queries, cos, sin, keys.shape[2] - queries.shape[2]).contiguous()
             for sequence in range(cache.sequences):
                 cache.open(sequence, keys.shape[2])
                 if needs.when != "nothing":

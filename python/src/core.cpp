@@ -7,13 +7,19 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,16 +36,27 @@ using numbers = std::vector<std::uint32_t>;
   throw nb::value_error((argument + " is " + value + "; it must be " + condition).c_str());
 }
 
+/// Takes the GIL back. A thread that asks for it once the interpreter has begun to end never gets it.
+/// Python 3.14 leaves the thread waiting; versions before end it, which unwinds its stack. A frame of C++
+/// that must not throw would then abort the process, and destructors would touch objects of Python without
+/// the GIL. So the thread waits here for the end of the process, as in 3.14.
+void take_gil(PyThreadState* thread) {
+  try {
+    PyEval_RestoreThread(thread);
+  } catch (...) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+}
+
 /// Runs a call of the library without the GIL. A status becomes an exception with the library's text.
 template <class Call> void run(Call call) {
-  kvmeld_status status = KVMELD_OK;
   std::string problem;
-  {
-    nb::gil_scoped_release others;
-    status = call();
-    if (status != KVMELD_OK) problem = kvmeld_problem();
-  }
+  PyThreadState* const thread = PyEval_SaveThread();
+  kvmeld_status const status = call();  // throws nothing
+  char const* const text = status != KVMELD_OK ? kvmeld_problem() : "";
+  take_gil(thread);
   if (status == KVMELD_OK) return;
+  problem = text;
   if (status == KVMELD_NO_MEMORY) {
     PyErr_SetString(PyExc_MemoryError, problem.c_str());
     throw nb::python_error();
@@ -103,26 +120,154 @@ void require_rows(Array const& x, std::string const& name, std::vector<std::size
            "with a stride of 1 there");
 }
 
+/// How keys lie rotated: the pairing, the base, and frequencies, which are empty or one for each pair of
+/// channels that rotate.
+using rotation = std::tuple<int, double, std::vector<float>>;
+/// The same for the library, which reads the frequencies of `r`.
+kvmeld_rope rope_of(rotation const& r) {
+  auto const& [pairing, base, frequencies] = r;
+  kvmeld_rope rope{};
+  rope.pairing = pairing;
+  rope.base = base;
+  if (!frequencies.empty()) {
+    rope.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
+    rope.frequencies = frequencies.data();
+  }
+  return rope;
+}
+
+/// What cache.py tells of a tensor of PyTorch in host memory: the tensor, its address, extents, strides in
+/// elements, the code of its type as in DLPack, and its bits.
+template <class Array> Array described_tensor(nb::tuple const& t) {
+  auto const extents = nb::cast<std::vector<std::size_t>>(t[2]);
+  auto const strides = nb::cast<std::vector<std::int64_t>>(t[3]);
+  nb::dlpack::dtype const type{nb::cast<std::uint8_t>(t[4]), nb::cast<std::uint8_t>(t[5]), 1};
+  return Array(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(t[1])), extents.size(), extents.data(), t[0],
+               strides.data(), type);
+}
+
 /// A tensor of an argument, in place: never a copy.
 template <class Array> Array as_tensor(nb::handle object, std::string const& name) {
+  if (nb::isinstance<nb::tuple>(object)) return described_tensor<Array>(nb::borrow<nb::tuple>(object));
   Array x;
+  bool const exported = PyCapsule_CheckExact(object.ptr());
   if (!nb::try_cast<Array>(object, x, false) || !x.is_valid())
-    refuse(name, "a " + nb::cast<std::string>(object.type().attr("__name__")),
+    refuse(name,
+           "a " + (exported ? "tensor of a kind that it cannot take"
+                            : nb::cast<std::string>(object.type().attr("__name__"))),
            std::is_same_v<Array, tensor> ? "a writable tensor: of NumPy, or with DLPack"
                                          : "a tensor: of NumPy, or with DLPack");
   return x;
 }
 
+/// The tensors that a cache holds, as they were when it was made: where their elements lie, and their shape.
+class held_tensors {
+public:
+  /// An object with a buffer, such as an array of NumPy. A negative layer: it holds all layers. Returns false
+  /// if it has none.
+  bool add_buffer(std::string const& name, int layer, nb::object object) {
+    item x{name, layer, std::move(object), nullptr, {}, {}, 0, {}};
+    Py_buffer view{};
+    if (PyObject_GetBuffer(x.object.ptr(), &view, PyBUF_STRIDES) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    x.data = view.buf;
+    x.element = view.itemsize;
+    x.extents.assign(view.shape, view.shape + view.ndim);
+    x.strides.assign(view.strides, view.strides + view.ndim);
+    PyBuffer_Release(&view);
+    items_.push_back(std::move(x));
+    return true;
+  }
+  /// A tensor that calls without arguments tell about. They are asked now, and have to tell the same later.
+  void add_calls(std::string const& name, int layer, nb::list calls) {
+    item x{name, layer, {}, nullptr, {}, {}, 0, {}};
+    for (nb::handle call : calls) x.calls.emplace_back(nb::borrow(call), call());
+    items_.push_back(std::move(x));
+  }
+  /// The name of a tensor that is not as it was, among those of a layer, or with a negative layer of all;
+  /// None.
+  std::optional<std::string> changed(int layer) const {
+    for (item const& x : items_) {
+      if ((layer < 0 || x.layer < 0 || x.layer == layer) && !is_same(x)) return x.name;
+    }
+    return {};
+  }
+  void clear() { items_.clear(); }
+
+private:
+  struct item {
+    std::string name;
+    int layer;
+    nb::object object;
+    void const* data;
+    std::vector<Py_ssize_t> extents, strides;  ///< strides in bytes
+    Py_ssize_t element;
+    std::vector<std::pair<nb::object, nb::object>> calls;
+  };
+
+  static bool is_same(item const& x) {
+    for (auto const& [call, told] : x.calls) {
+      nb::object const now = nb::steal(PyObject_CallObject(call.ptr(), nullptr));
+      int const same = now.is_valid() ? PyObject_RichCompareBool(now.ptr(), told.ptr(), Py_EQ) : -1;
+      if (same < 0) PyErr_Clear();  // it does not even tell any more
+      if (same != 1) return false;
+    }
+    if (!x.object.is_valid()) return true;
+    Py_buffer view{};
+    if (PyObject_GetBuffer(x.object.ptr(), &view, PyBUF_STRIDES) != 0) {
+      PyErr_Clear();
+      return false;
+    }
+    auto const n = static_cast<std::size_t>(view.ndim);
+    bool const same = view.buf == x.data && view.itemsize == x.element && n == x.extents.size() &&
+                      std::equal(x.extents.begin(), x.extents.end(), view.shape) &&
+                      std::equal(x.strides.begin(), x.strides.end(), view.strides);
+    PyBuffer_Release(&view);
+    return same;
+  }
+
+  std::vector<item> items_;
+};
+
+/// Where the elements of a tensor lie that has no buffer: address, extents and strides.
+nb::tuple extent_of(nb::handle object) {
+  rows_in const x = as_tensor<rows_in>(object, "the tensor");
+  nb::list numbers;
+  for (std::size_t i = 0; i < x.ndim(); ++i) {
+    numbers.append(x.shape(i));
+    numbers.append(x.stride(i));
+  }
+  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(x.data()), nb::tuple(numbers));
+}
+
+struct cache;
+
+/// One call of this module on a cache. It may make several calls of the library, with the GIL released within
+/// each of them: a size that it reads holds until its end, because another thread's call is refused
+/// meanwhile.
+class section {
+public:
+  section(cache const& of, char const* call);
+  ~section() { busy_.store(false, std::memory_order_release); }
+  section(section const&) = delete;
+
+private:
+  std::atomic<bool>& busy_;
+};
+
 struct cache {
   kvmeld_cache handle{0};
+  mutable std::atomic<bool> busy{false};  ///< a section is under way
   kvmeld_options sizes{};
   std::vector<tensor> keys, values;  // they keep the memory alive
   std::optional<rows_in> pages;
 
   cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
         int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
-        std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table,
-        std::uintptr_t stream) {
+        std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table, std::uintptr_t stream,
+        std::optional<rotation> const& turned) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
       refuse("values", std::to_string(values.size()) + " tensors",
@@ -143,6 +288,7 @@ struct cache {
       fits(values[i], "values[" + std::to_string(i) + "]", keys[0], false);
       fits(values[i], "values[" + std::to_string(i) + "]", values[0], true);
     }
+    if (policy.find('\0') != std::string::npos) refuse("policy", "a text with NUL", "without");
     kvmeld_options_init(&sizes, sizeof sizes);
     sizes.device = place_of(keys[0], "keys");
     sizes.stream = reinterpret_cast<void*>(stream);
@@ -169,11 +315,14 @@ struct cache {
     sizes.first_layer = first_layer;
     sizes.first_kv_head = first_kv_head;
     if (!page_table.is_none()) use_pages(page_table, keys[0].shape(at + 2));
+    kvmeld_rope const rope = turned ? rope_of(*turned) : kvmeld_rope{};
+    if (turned) sizes.rope = &rope;
     run([&] {
       return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
                            static_cast<std::uint32_t>(keys.size()), &handle);
     });
     sizes.policy = nullptr;
+    sizes.rope = nullptr;
   }
   cache(cache const&) = delete;
   cache& operator=(cache const&) = delete;
@@ -250,24 +399,31 @@ struct cache {
   }
 
   void destroy() {
+    section const only(*this, "destroy");
     run([&] { return kvmeld_destroy(handle); });
     handle.id = 0;
     keys.clear();
     values.clear();
     pages.reset();
   }
-  std::string policy() const { return ask<char const*>(kvmeld_policy); }
+  std::string policy() const {
+    section const only(*this, "policy");
+    return ask<char const*>(kvmeld_policy);
+  }
 
   void fork(std::uint32_t from, std::uint32_t into) {
+    section const only(*this, "fork");
     check_pages(from);
     if (has_readable_pages() && from < sizes.sequences)
       check_pages(into, ask<std::uint32_t>(kvmeld_longest, from));
     run([&] { return kvmeld_fork(handle, from, into); });
   }
   void append(numbers const& sequences, numbers const& counts) {
+    section const only(*this, "append");
     each(kvmeld_append, sequences, counts, "counts");
   }
   void commit(numbers const& sequences, numbers const& counts) {
+    section const only(*this, "commit");
     each(kvmeld_commit, sequences, counts, "accepted");
   }
   template <class Call>
@@ -284,19 +440,25 @@ struct cache {
     if (x.ndim() != 3) refuse(name, "of shape " + shape_text_of(x), "of three dimensions");
     return {query_heads(), x.shape(1)};
   }
-  /// `frequencies`: empty, or one number for each pair of channels that rotate.
-  void renumber(std::uint32_t sequence, int pairing, double base, std::vector<float> const& frequencies) {
+  void renumber(std::uint32_t sequence, rotation const& turned) {
+    section const only(*this, "renumber");
     check_pages(sequence);
-    kvmeld_rope rope{};
-    rope.pairing = pairing;
-    rope.base = base;
-    if (!frequencies.empty()) {
-      rope.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
-      rope.frequencies = frequencies.data();
-    }
+    kvmeld_rope const rope = rope_of(turned);
     run([&] { return kvmeld_renumber(handle, sequence, &rope); });
   }
+  void shift(std::uint32_t sequence, std::int32_t offset, rotation const& turned, std::int32_t first) {
+    section const only(*this, "shift");
+    check_pages(sequence);
+    kvmeld_rope const rope = rope_of(turned);
+    run([&] { return kvmeld_shift(handle, sequence, offset, &rope, first); });
+  }
+  void drop_positions(std::uint32_t sequence, std::int32_t first, std::int32_t last) {
+    section const only(*this, "drop_positions");
+    check_pages(sequence);
+    run([&] { return kvmeld_drop_positions(handle, sequence, first, last); });
+  }
   void observe(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object lse, float scale) {
+    section const only(*this, "observe");
     check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
@@ -310,6 +472,7 @@ struct cache {
     });
   }
   void observe_rows(std::uint32_t layer, std::uint32_t sequence, nb::object rows) {
+    section const only(*this, "observe_rows");
     rows_in const p = as_tensor<rows_in>(rows, "rows");
     auto const [heads, n] = heads_and_rows(p, "rows");
     std::size_t const longest = ask<std::uint32_t>(kvmeld_longest, sequence);
@@ -323,6 +486,7 @@ struct cache {
     });
   }
   void set_scores(std::uint32_t layer, std::uint32_t sequence, nb::object scores) {
+    section const only(*this, "set_scores");
     rows_in const s = as_tensor<rows_in>(scores, "scores");
     std::size_t const longest = ask<std::uint32_t>(kvmeld_longest, sequence);
     if (s.ndim() != 2 || s.shape(1) < longest)
@@ -350,6 +514,7 @@ struct cache {
 
   void compress(numbers const& sequences, std::uint32_t entries, double ratio, int over, double floor,
                 bool keep) {
+    section const only(*this, "compress");
     for (std::uint32_t sequence : sequences) check_pages(sequence);
     kvmeld_budget const budget{entries, ratio, static_cast<kvmeld_scope>(over), floor, keep};
     run([&] {
@@ -359,6 +524,7 @@ struct cache {
 
   void attend(std::uint32_t layer, std::uint32_t sequence, nb::object queries, nb::object out, nb::object lse,
               float scale) {
+    section const only(*this, "attend");
     check_pages(sequence);
     rows_in const q = as_tensor<rows_in>(queries, "queries");
     auto const [heads, n] = heads_and_rows(q, "queries");
@@ -376,23 +542,33 @@ struct cache {
   }
 
   void lengths(std::uint32_t sequence, nb::ndarray<std::uint32_t, nb::ndim<2>, nb::c_contig> out) const {
+    section const only(*this, "lengths");
+    if (out.shape(0) != sizes.layers || out.shape(1) != sizes.kv_heads)
+      refuse("out", "of shape " + shape_text_of(out),
+             "of shape " + shape_text({sizes.layers, sizes.kv_heads}));
     run([&] { return kvmeld_lengths(handle, sequence, out.data()); });
   }
-  void degrees(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
-               nb::ndarray<float, nb::ndim<1>, nb::c_contig> out) const {
-    run([&] {
-      return kvmeld_degrees(handle, layer, sequence, head, out.data(),
-                            static_cast<std::uint32_t>(out.shape(0)));
-    });
+  nb::bytes degrees(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head) const {
+    section const only(*this, "degrees");
+    return of_track<float>(kvmeld_degrees, layer, sequence, head);
   }
-  void positions(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
-                 nb::ndarray<std::int32_t, nb::ndim<1>, nb::c_contig> out) const {
-    run([&] {
-      return kvmeld_positions(handle, layer, sequence, head, out.data(),
-                              static_cast<std::uint32_t>(out.shape(0)));
-    });
+  nb::bytes positions(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head) const {
+    section const only(*this, "positions");
+    return of_track<std::int32_t>(kvmeld_positions, layer, sequence, head);
+  }
+  /// What a call tells of each entry of a track: numbers, as bytes.
+  template <class Number, class Call>
+  nb::bytes of_track(Call call, std::uint32_t layer, std::uint32_t sequence, std::uint32_t head) const {
+    std::vector<std::uint32_t> lengths(std::size_t{sizes.layers} * sizes.kv_heads);
+    run([&] { return kvmeld_lengths(handle, sequence, lengths.data()); });
+    bool const known = layer < sizes.layers && head < sizes.kv_heads;  // else the call refuses
+    std::uint32_t const length = known ? lengths[std::size_t{layer} * sizes.kv_heads + head] : 0;
+    std::vector<Number> out(length);
+    run([&] { return call(handle, layer, sequence, head, out.data(), length); });
+    return nb::bytes(reinterpret_cast<char const*>(out.data()), out.size() * sizeof(Number));
   }
   void log_degrees(std::uint32_t layer, std::uint32_t sequence, nb::object out) const {
+    section const only(*this, "log_degrees");
     tensor const o = as_tensor<tensor>(out, "out");
     if (o.ndim() != 2 || o.shape(0) != query_heads())
       refuse("out", "of shape " + shape_text_of(o), "of " + std::to_string(query_heads()) + " rows");
@@ -404,6 +580,7 @@ struct cache {
   }
 
   nb::tuple needs() const {
+    section const only(*this, "needs");
     kvmeld_observation when{};
     std::uint32_t rows = 0;
     std::int32_t queries = 0;
@@ -412,28 +589,82 @@ struct cache {
   }
 
   nb::bytes save(std::uint32_t sequence) const {
+    section const only(*this, "save");
     std::vector<char> bytes(ask<std::size_t>(kvmeld_saved_bytes, sequence));
     run([&] { return kvmeld_save(handle, sequence, bytes.data(), bytes.size()); });
     return nb::bytes(bytes.data(), bytes.size());
   }
   void resume(std::uint32_t sequence, nb::bytes saved) {
+    section const only(*this, "resume");
     run([&] { return kvmeld_resume(handle, sequence, saved.data(), saved.size()); });
   }
 };
+
+/// Refuses options, and a budget for a sequence of `tokens` tokens, as Cache and compress would; returns the
+/// fewest entries that a track can be left. No entries and a ratio of 0: no budget.
+std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
+                    int scope, int over, std::optional<rotation> const& turned, std::uint32_t entries,
+                    double ratio, int among, double floor, std::uint32_t tokens) {
+  kvmeld_options o;
+  run([&] { return kvmeld_options_init(&o, sizeof o); });
+  o.policy = policy.c_str();
+  o.sequences = o.capacity = 1;
+  o.layers = sizes.at(0);
+  o.kv_heads = sizes.at(1);
+  o.queries_per_kv_head = sizes.at(2);
+  o.key_dim = sizes.at(3);
+  o.value_dim = sizes.at(4);
+  o.element = element;
+  o.scope = scope;
+  o.budgets_over = over;
+  o.threads = 1;
+  kvmeld_rope const rope = turned ? rope_of(*turned) : kvmeld_rope{};
+  if (turned) o.rope = &rope;
+  kvmeld_budget const budget{entries, ratio, among, floor, 0};
+  bool const given = entries != 0 || ratio != 0.0;
+  std::uint32_t least = 0;
+  run([&] { return kvmeld_check(&o, given ? &budget : nullptr, tokens, &least); });
+  return least;
+}
+
+section::section(cache const& of, char const* call) : busy_(of.busy) {
+  if (busy_.exchange(true, std::memory_order_acquire)) {
+    std::string const text = std::string("kvmeld_") + call +
+                             ": cache is in use; it must be free: one call at a time works on a cache";
+    throw nb::value_error(text.c_str());
+  }
+}
 
 }  // namespace
 
 NB_MODULE(_core, m) {
   if (kvmeld_abi() != KVMELD_C_ABI) throw nb::import_error("kvmeld: the library has another C interface");
+  nb::set_leak_warnings(false);  // daemon threads keep their caches when the interpreter ends
   m.attr("__version__") = kvmeld_version();
   m.attr("cuda") = with_cuda;
   m.def("policies", [] { return std::string(kvmeld_policies()); });
+  m.def("turns", [](std::string const& policy) {
+    std::int32_t turns = 0;
+    run([&] { return kvmeld_turns(policy.c_str(), &turns); });
+    return turns != 0;
+  });
+  m.def("check", &check, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+        nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("extent", &extent_of);
+
+  nb::class_<held_tensors>(m, "Held")
+      .def(nb::init<>())
+      .def("add_buffer", &held_tensors::add_buffer)
+      .def("add_calls", &held_tensors::add_calls)
+      .def("changed", &held_tensors::changed)
+      .def("clear", &held_tensors::clear);
 
   nb::class_<cache>(m, "Cache")
       .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
-                    bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object, std::uintptr_t>(),
+                    bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object, std::uintptr_t,
+                    std::optional<rotation> const&>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",
@@ -445,27 +676,45 @@ NB_MODULE(_core, m) {
       .def("needs", &cache::needs)
       .def("open",
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens, std::uint32_t frozen) {
+             section const only(c, "open");
              run([&] { return kvmeld_open(c.handle, sequence, tokens, frozen); });
            })
       .def("close",
-           [](cache& c, std::uint32_t sequence) { run([&] { return kvmeld_close(c.handle, sequence); }); })
+           [](cache& c, std::uint32_t sequence) {
+             section const only(c, "close");
+             run([&] { return kvmeld_close(c.handle, sequence); });
+           })
       .def("append", &cache::append)
       .def("commit", &cache::commit)
       .def("fork", &cache::fork)
       .def("truncate",
            [](cache& c, std::uint32_t sequence, std::uint32_t tokens) {
+             section const only(c, "truncate");
              run([&] { return kvmeld_truncate(c.handle, sequence, tokens); });
            })
+      .def("drop_positions", &cache::drop_positions)
+      .def("shift", &cache::shift)
       .def("renumber", &cache::renumber)
       .def("observe", &cache::observe, nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def("observe_rows", &cache::observe_rows)
       .def("set_scores", &cache::set_scores)
       .def("compress", &cache::compress)
       .def("attend", &cache::attend, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-      .def("tokens", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_tokens, s); })
-      .def("longest", [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_longest, s); })
+      .def("tokens",
+           [](cache const& c, std::uint32_t s) {
+             section const only(c, "tokens");
+             return c.ask<std::uint32_t>(kvmeld_tokens, s);
+           })
+      .def("longest",
+           [](cache const& c, std::uint32_t s) {
+             section const only(c, "longest");
+             return c.ask<std::uint32_t>(kvmeld_longest, s);
+           })
       .def("warnings",
-           [](cache const& c, std::uint32_t s) { return c.ask<std::uint32_t>(kvmeld_warnings, s); })
+           [](cache const& c, std::uint32_t s) {
+             section const only(c, "warnings");
+             return c.ask<std::uint32_t>(kvmeld_warnings, s);
+           })
       .def("lengths", &cache::lengths)
       .def("degrees", &cache::degrees)
       .def("positions", &cache::positions)

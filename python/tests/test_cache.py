@@ -428,6 +428,99 @@ def test_renumber_refuses():
         assert np.array_equal(keys, before) and (cache.positions(0, 0, 0) == np.arange(12)).all()
 
 
+def held(cache, s=1):
+    return [cache.positions(layer, s, head).tolist() for layer in range(LAYERS) for head in range(cache.kv_heads)]
+
+
+def test_drop_positions_takes_a_range_out_of_the_middle():
+    keys, values = tensors()
+    before = keys.copy(), values.copy()
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(1, 40)
+        cache.drop_positions(1, 10, 25)
+        stay = [*range(10), *range(25, 40)]
+        assert held(cache) == [stay] * len(held(cache)) and cache.tokens(1) == 40 and cache.warnings(1) == 0
+        for now, then in ((keys, before[0]), (values, before[1])):
+            assert np.array_equal(now[:, 1, :, : len(stay)], then[:, 1][:, :, stay])
+        cache.truncate(1, 30)  # behind the gap, and before it
+        cache.truncate(1, 12)
+        assert held(cache) == [list(range(10))] * len(held(cache)) and cache.tokens(1) == 12
+
+
+def test_drop_positions_goes_by_the_position_of_an_entry():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "chelsea") as cache:
+        cache.open(1, 60)
+        cache.compress(1, 30)
+        places, degrees = held(cache), [cache.degrees(0, 1, h) for h in range(cache.kv_heads)]
+        cache.drop_positions(1, 20, 41)
+        assert held(cache) == [[p for p in track if not 20 <= p < 41] for track in places]
+        for h in range(cache.kv_heads):
+            kept = [d for d, p in zip(degrees[h], places[h]) if not 20 <= p < 41]
+            assert cache.degrees(0, 1, h).tolist() == kept
+
+
+def test_drop_positions_refuses():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        with pytest.raises(ValueError, match="drop_positions: sequence is 1; it must be open"):
+            cache.drop_positions(1, 0, 0)
+        cache.open(1, 40, 4)
+        before = keys.copy()
+        for first, last, why in (
+            (0, 41, "last is 41; it must be 0 to 40, the tokens seen"),
+            (5, 4, "first is 5; it must be 0 to last, which is 4"),
+            (-1, 4, "first is -1"),
+            (3, 9, "slot 3 of track .* is frozen"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                cache.drop_positions(1, first, last)
+        cache.append(1, 1)
+        with pytest.raises(ValueError, match="number of pending entries of sequence 1 is 1"):
+            cache.drop_positions(1, 5, 6)
+        with pytest.raises(TypeError):
+            cache.drop_positions(1, 0.5, 6)
+        assert np.array_equal(keys, before) and held(cache) == [list(range(41))] * len(held(cache))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_shift_turns_keys_and_closes_a_gap(interleaved):
+    raw, values = tensors()
+    frequencies = np.float32(500.0) ** (-np.arange(DIM // 2, dtype=np.float32) / (DIM // 2))
+    keys = raw.copy()
+    keys[:, 1, :, :40] = rotated(raw[:, 1, :, :40], range(40), frequencies, interleaved)
+    how = {"rope": "interleaved" if interleaved else "half_split", "frequencies": frequencies}
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(1, 40)
+        cache.drop_positions(1, 10, 25)
+        cache.shift(1, -15, first=25, **how)
+        stay = [*range(10), *range(25, 40)]
+        assert held(cache) == [list(range(25))] * len(held(cache)) and cache.tokens(1) == 25
+        expected = rotated(raw[:, 1][:, :, stay], range(25), frequencies, interleaved)
+        assert np.abs(keys[:, 1, :, :25] - expected).max() < 1e-5
+        before = keys.copy()
+        cache.shift(1, 0, **how)
+        assert np.array_equal(keys, before)
+        cache.shift(1, 7)  # without keys
+        assert np.array_equal(keys, before) and held(cache) == [list(range(7, 32))] * len(held(cache))
+
+
+def test_shift_refuses():
+    keys, values = tensors()
+    with kvmeld.Cache(keys, values, "streaming_llm") as cache:
+        cache.open(0, 40, 2)
+        for arguments, why in (
+            ({"offset": -1}, "offset is -1; it must be at least 0"),
+            ({"offset": 1, "first": 41}, "first is 41; it must be 0 to 40"),
+            ({"offset": 1, "rope": "half_split"}, "slot 0 of track .* is frozen"),
+            ({"offset": 1, "rope": "neox"}, "rope is 'neox'; it must be one of none, half_split, interleaved"),
+            ({"offset": 1, "rope": "half_split", "frequencies": []}, "frequencies is empty"),
+        ):
+            with pytest.raises(ValueError, match=why):
+                cache.shift(0, **arguments)
+        assert cache.tokens(0) == 40
+
+
 PAGE = 8
 
 

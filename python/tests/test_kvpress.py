@@ -71,6 +71,19 @@ def test_any_policy(model, policy):
     assert logits.isfinite().all()
 
 
+@pytest.mark.parametrize("policy", ["triattention", "expected_attention", "compactor"])
+def test_the_rotation_is_the_models(model, policy):
+    """Its base is 10000 here: the same entries as where the policy's text says it, and others than with another base."""
+    frequencies = ",".join(str(10000 ** (-i / 8)) for i in range(8))
+    kept = {
+        words: [rows(keys) for keys, _ in pressed(model, MeldPress(policy + words, RATIO))[0]]
+        for words in ("", f" rope=half_split frequencies={frequencies}", " rope=interleaved rope_base=50")
+    }
+    learned, told, other = kept.values()
+    assert learned == told
+    assert learned != other
+
+
 def test_ratio_zero_and_refusals(model):
     layers, _ = pressed(model, MeldPress("chelsea", 0.0))
     assert layers[0][0].shape[2] == 200
@@ -78,6 +91,12 @@ def test_ratio_zero_and_refusals(model):
         pressed(model, MeldPress("kvzip", RATIO))
     with pytest.raises(ValueError, match="compression_ratio is 1"):
         MeldPress("chelsea", 1.0)
+    with pytest.raises(ValueError, match="compression_ratio is nan"):
+        MeldPress("chelsea", float("nan"))
+    with pytest.raises(ValueError, match="policy: name is"):
+        MeldPress("nosuch", 0.5)
+    with pytest.raises(TypeError, match="policy is 7"):
+        MeldPress(7, 0.5)
 
 
 def test_the_pipeline_of_kvpress_runs_it(model):

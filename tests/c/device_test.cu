@@ -204,6 +204,10 @@ void life(char const* policy, form how) {
   kvmeld_rope const rope{KVMELD_ROPE_HALF_SPLIT, 0, 0.0, 0.0, frequencies};
   x.both([&](kvmeld_cache c) { return kvmeld_renumber(c, 1, &rope); });
   x.compare(1);
+  x.both([&](kvmeld_cache c) { return kvmeld_shift(c, 1, 5, &rope, 0); });
+  x.compare(1);
+  x.both([&](kvmeld_cache c) { return kvmeld_drop_positions(c, 1, 9, 12); });
+  x.compare(1);
 
   // What a device saved goes on here, and the other way round.
   std::size_t bytes = 0;
@@ -405,7 +409,7 @@ TEST_CASE("what a library with CUDA refuses") {
   o.policy = "h2o";
   o.device = -1;
   o.element = KVMELD_FLOAT32 + 9;
-  refused(KVMELD_INVALID_ARGUMENT, "options.element is 9; it must be 0 to 2");
+  refused(KVMELD_INVALID_ARGUMENT, "options.element is 9; it must be 0 to 2 (float32, float16, bfloat16)");
 
   o.element = KVMELD_FLOAT32;  // a type that this build may lack (KVMELD_C_ELEMENTS)
   if (kvmeld_status const status = kvmeld_create(&o, k.data(), k.data(), 1, &made); status == KVMELD_OK) {

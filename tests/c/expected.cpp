@@ -181,6 +181,12 @@ template <class T, class Policy> void live(Policy const& policy, int kind, check
   rope.frequencies = frequencies;
   cache.renumber(2, rope);
   e.look(2, 1, out[5]);
+
+  cache.shift(2, 9, rope, 2);
+  e.look(2, 1, out[6]);
+
+  cache.drop_positions(2, 15, 22);
+  e.look(2, 1, out[7]);
 }
 
 template <class T> void live_as(int policy, checkpoint* out) {

@@ -46,6 +46,8 @@ std::vector<function> functions() {
       {"kvmeld_commit", [](kvmeld_cache c) { return kvmeld_commit(c, &sequence, &number, 1); }},
       {"kvmeld_fork", [](kvmeld_cache c) { return kvmeld_fork(c, 0, 1); }},
       {"kvmeld_truncate", [](kvmeld_cache c) { return kvmeld_truncate(c, 0, 1); }},
+      {"kvmeld_drop_positions", [](kvmeld_cache c) { return kvmeld_drop_positions(c, 0, 0, 1); }},
+      {"kvmeld_shift", [](kvmeld_cache c) { return kvmeld_shift(c, 0, 1, nullptr, 0); }},
       {"kvmeld_renumber", [](kvmeld_cache c) { return kvmeld_renumber(c, 0, nullptr); }},
       {"kvmeld_needs", [](kvmeld_cache c) { return kvmeld_needs(c, nullptr, nullptr, nullptr); }},
       {"kvmeld_observe",
@@ -117,7 +119,7 @@ TEST_CASE("stale, foreign and zero handles are refused by every function") {
                   "; it must be one that kvmeld_create made and kvmeld_destroy has not destroyed");
     }
   }
-  CHECK(functions().size() == 26);  // all that take a handle
+  CHECK(functions().size() == 28);  // all that take a handle
 }
 
 TEST_CASE("handles are not given out again") {
@@ -233,7 +235,9 @@ TEST_CASE(
 }
 
 TEST_CASE("kvmeld_bytes tells what a cache takes from an allocator, and all of it comes back") {
-  for (char const* const policy : {"h2o", "chelsea", "expected_attention", "streaming_llm"}) {
+  for (char const* const policy :
+       {"h2o", "chelsea", "expected_attention rope=half_split frequencies=1,0.5,0.25,0.125",
+        "streaming_llm"}) {
     for (std::uint32_t const page : {0u, 16u}) {
       CAPTURE(policy);
       CAPTURE(page);
@@ -368,7 +372,10 @@ TEST_CASE("the defaults, the version and the list of policies") {
     std::string const name = list.substr(at, tab - at);
     CAPTURE(name);
     CHECK(end - tab > 10);
-    engine e(name.c_str());
+    kvmeld_rope const rope{KVMELD_ROPE_HALF_SPLIT, 0, 0.0, 0.0, nullptr};
+    kvmeld_options named = options(name.c_str());
+    named.rope = &rope;
+    engine e(named);
     CHECK(kvmeld_open(e.cache, 0, 1, 0) == KVMELD_OK);
     at = end + 1;
   }

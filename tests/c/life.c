@@ -347,6 +347,14 @@ static void live(int policy, kvmeld_element element, int form, checkpoint const*
   OK(kvmeld_renumber(e.cache, 2, &rope));
   look(&e, 2, &expected[5], where);
 
+  snprintf(where, sizeof where, "%.20s, element %d, form %d, shifted", policies[policy], (int)element, form);
+  OK(kvmeld_shift(e.cache, 2, 9, &rope, 2));
+  look(&e, 2, &expected[6], where);
+
+  snprintf(where, sizeof where, "%.20s, element %d, form %d, dropped", policies[policy], (int)element, form);
+  OK(kvmeld_drop_positions(e.cache, 2, 15, 22));
+  look(&e, 2, &expected[7], where);
+
   for (uint32_t s = 0; s < SEQUENCES; ++s) OK(kvmeld_close(e.cache, s));
   OK(kvmeld_destroy(e.cache));
   for (int which = 0; which < 2; ++which) {

@@ -22,7 +22,7 @@ enum {
   CAPACITY = 224,
   QUERIES = 16,
   FROZEN = 4,
-  CHECKPOINTS = 6
+  CHECKPOINTS = 8
 };
 
 /* The policies that lives are led with. */

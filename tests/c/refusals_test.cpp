@@ -32,6 +32,9 @@ template <class Change> void refuses_options(kvmeld_status status, std::string c
   std::size_t bytes = 77;
   refused(kvmeld_bytes(&o, &bytes), status, "kvmeld_bytes: " + text);
   CHECK(bytes == 77);
+  std::uint32_t least = 77;
+  refused(kvmeld_check(&o, nullptr, 10, &least), status, "kvmeld_check: " + text);
+  CHECK(least == 77);
 }
 
 }  // namespace
@@ -61,12 +64,18 @@ TEST_CASE("options that make no cache") {
                   [](auto& o) { o.bytes += 8; });
   invalid_options("options.policy is null; it must be the name of a preset, or parts",
                   [](auto& o) { o.policy = nullptr; });
-  invalid_options("options.element is 3; it must be 0 to 2", [](auto& o) { o.element = 3; });
-  invalid_options("options.element is -1; it must be 0 to 2", [](auto& o) { o.element = -1; });
-  invalid_options("options.scope is 3; it must be 0 to 2", [](auto& o) { o.scope = 3; });
-  invalid_options("options.scope is -2; it must be 0 to 2", [](auto& o) { o.scope = -2; });
-  invalid_options("options.budgets_over is 5; it must be 0 to 2", [](auto& o) { o.budgets_over = 5; });
-  invalid_options("options.bias is 3; it must be 0 to 2", [](auto& o) { o.bias = 3; });
+  invalid_options("options.element is 3; it must be 0 to 2 (float32, float16, bfloat16)",
+                  [](auto& o) { o.element = 3; });
+  invalid_options("options.element is -1; it must be 0 to 2 (float32, float16, bfloat16)",
+                  [](auto& o) { o.element = -1; });
+  invalid_options("options.scope is 3; it must be 0 to 2 (head, layer, all_layers)",
+                  [](auto& o) { o.scope = 3; });
+  invalid_options("options.scope is -2; it must be 0 to 2 (head, layer, all_layers)",
+                  [](auto& o) { o.scope = -2; });
+  invalid_options("options.budgets_over is 5; it must be 0 to 2 (head, layer, all_layers)",
+                  [](auto& o) { o.budgets_over = 5; });
+  invalid_options("options.bias is 3; it must be 0 to 2 (per_head, shared, none)",
+                  [](auto& o) { o.bias = 3; });
   invalid_options("options.device is -2; it must be -1, or the number of a device",
                   [](auto& o) { o.device = -2; });
   invalid_options("options.stream is given; it must be null for host memory", [](auto& o) { o.stream = &o; });
@@ -239,11 +248,31 @@ TEST_CASE("sequences, counts and lists") {
   kvmeld_rope rope{};
   invalid(kvmeld_renumber(e.cache, 1, &rope), "renumber: sequence is 1; it must be open (call open first)");
   rope.pairing = 3;
-  invalid(kvmeld_renumber(e.cache, 0, &rope), "kvmeld_renumber: rope.pairing is 3; it must be 0 to 2");
+  invalid(kvmeld_renumber(e.cache, 0, &rope),
+          "kvmeld_renumber: rope.pairing is 3; it must be 0 to 2 (none, half_split, interleaved)");
   rope.pairing = KVMELD_ROPE_HALF_SPLIT;
   rope.base = -1.0;
   invalid(kvmeld_renumber(e.cache, 0, &rope),
           "renumber: rope.base is -1; it must be above 0 and below 10^30");
+  invalid(kvmeld_shift(e.cache, 0, 1, &rope, 0),
+          "shift: rope.base is -1; it must be above 0 and below 10^30");
+  rope.pairing = -1;
+  invalid(kvmeld_shift(e.cache, 0, 1, &rope, 0),
+          "kvmeld_shift: rope.pairing is -1; it must be 0 to 2 (none, half_split, interleaved)");
+  invalid(kvmeld_shift(e.cache, 1, 1, nullptr, 0), "shift: sequence is 1; it must be open (call open first)");
+  invalid(kvmeld_shift(e.cache, 0, 1, nullptr, 61),
+          "shift: first is 61; it must be 0 to 60, the tokens seen");
+  invalid(kvmeld_shift(e.cache, 0, -1, nullptr, 0),
+          "shift: offset is -1; it must be at least 0, because track (layer 0, sequence 0, head 0) holds "
+          "position 0");
+  invalid(kvmeld_drop_positions(e.cache, 1, 0, 0),
+          "drop_positions: sequence is 1; it must be open (call open first)");
+  invalid(kvmeld_drop_positions(e.cache, 0, 0, 61),
+          "drop_positions: last is 61; it must be 0 to 60, the tokens seen");
+  invalid(kvmeld_drop_positions(e.cache, 0, -1, 60),
+          "drop_positions: first is -1; it must be 0 to last, which is 60");
+  invalid(kvmeld_drop_positions(e.cache, 0, 7, 6),
+          "drop_positions: first is 7; it must be 0 to last, which is 6");
 }
 
 TEST_CASE("observing, scores and compressing") {
@@ -252,7 +281,7 @@ TEST_CASE("observing, scores and compressing") {
   std::vector<float> const rows(4 * 64);
   REQUIRE(kvmeld_open(e.cache, 0, 40, 0) == KVMELD_OK);
   invalid(kvmeld_observe(e.cache, 0, 0, 1, 7, rows.data(), 8, 8, nullptr, 0, 0.0f),
-          "kvmeld_observe: element is 7; it must be 0 to 2");
+          "kvmeld_observe: element is 7; it must be 0 to 2 (float32, float16, bfloat16)");
   invalid(kvmeld_observe(e.cache, 2, 0, 1, KVMELD_FLOAT32, rows.data(), 8, 8, nullptr, 0, 0.0f),
           "kvmeld_observe: layer is 2; it must be 0 to 1");
   invalid(kvmeld_observe(e.cache, 0, 3, 1, KVMELD_FLOAT32, rows.data(), 8, 8, nullptr, 0, 0.0f),
@@ -276,7 +305,7 @@ TEST_CASE("observing, scores and compressing") {
   invalid(kvmeld_compress(e.cache, &zero, 1, {4, 0.5, KVMELD_HEAD, 0.0, 0}),
           "kvmeld_compress: budget.ratio is 0.5; it must be 0, because budget.entries is given");
   invalid(kvmeld_compress(e.cache, &zero, 1, {4, 0.0, 3, 0.0, 0}),
-          "kvmeld_compress: budget.over is 3; it must be 0 to 2");
+          "kvmeld_compress: budget.over is 3; it must be 0 to 2 (head, layer, all_layers)");
   struct {
     double ratio;
     char const* text;
@@ -377,9 +406,11 @@ TEST_CASE("attention and saving") {
   };
   CHECK(attend(0, 1, KVMELD_FLOAT32, KVMELD_FLOAT32, q.data(), out.data()) == KVMELD_OK);
   invalid(attend(0, 1, 9, KVMELD_FLOAT32, q.data(), out.data()),
-          "kvmeld_attend: element is 9; it must be 0 to 2");
+          "kvmeld_attend: element is 9; it must be 0 to 2 (float32, float16, bfloat16)");
   invalid(attend(0, 1, KVMELD_FLOAT16, KVMELD_BFLOAT16, q.data(), out.data()),
-          "kvmeld_attend: out_element is 2; it must be 1, the element type of the queries, or 0");
+          "kvmeld_attend: out_element is 2 (bfloat16); it must be 1 (float16), the element type of the "
+          "queries, or 0 "
+          "(float32)");
   invalid(attend(2, 1, KVMELD_FLOAT32, KVMELD_FLOAT32, q.data(), out.data()),
           "attention::attend: layer is 2; it must be 0 to 1");
   invalid(kvmeld_attend(e.cache, 0, 1, 1, KVMELD_FLOAT32, q.data(), 8, 8, KVMELD_FLOAT32, out.data(), 8, 8,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace plan_readings_cases {
@@ -18,6 +19,7 @@ using cache_test::refusal_of;
 using doctest::Approx;
 using kvmeld::quantity;
 using kvmeld::role;
+using kvmeld::slot_t;
 
 kvmeld::cache_options one_wave(kvmeld::shape const& s) {
   kvmeld::cache_options sizes = support::with_plan();
@@ -155,6 +157,80 @@ TEST_CASE("scores that a plan was made from, of attention, of rows and of the en
   none.plan({1}, kvmeld::budget::entries(6));
   CHECK(refusal_of([&] { none.planned_score(0, 0); }) ==
         "planned_score: the policy's score is none; it must be one that gives a score");
+}
+
+// Weights that follow from the position alone.
+struct by_position {
+  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
+  static float of(kvmeld::position_t p) { return static_cast<float>(1 + p * 7 % 31); }
+  float importance(kvmeld::score_view const& view, std::uint32_t i) const { return of(view.position(i)); }
+};
+
+// Plans with scores that are known, and compares those that can be read with those that were given.
+// Returns how many pivots there were.
+template <class Policy>
+std::uint32_t read_scores(Policy const& policy, kvmeld::shortfall fallback,
+                          kvmeld::plan_scope scope = kvmeld::plan_scope::head) {
+  CAPTURE(kvmeld::name_of_policy(policy));
+  CAPTURE(int(fallback));
+  CAPTURE(int(scope));
+  kvmeld::shape const s{2, 2, 2, 1, 8, 4, 40};
+  support::engine_memory<float> memory(s);
+  support::dice d(12);
+  memory.fill_sequence(d, 1, 0, 36, support::texture::clusters);
+  kvmeld::cache_options sizes = one_wave(s);
+  sizes.scope = scope;
+  auto cache = make_cache(memory, policy, sizes);
+  cache.open(1, 36);
+  bool const brings = !std::is_same_v<typename Policy::score_type, by_position>;
+  std::vector<float> scores(std::size_t{2} * 2 * 40);
+  for (std::size_t i = 0; i < scores.size(); ++i)
+    scores[i] = brings ? static_cast<float>(d.uniform()) : by_position::of(static_cast<int>(i % 40));
+  for (std::uint32_t layer : {0u, 1u}) {
+    auto const rows = kvmeld::rows_by_head<float const>(scores.data() + layer * 80, 1, 2, 40);
+    if (brings) cache.set_scores(layer, {1}, rows);
+  }
+  cache.plan({1}, kvmeld::budget::entries(14), fallback);
+  kvmeld::plan_ref const& plan = cache.current_plan();
+  kvmeld::work_list const work = cache.planned_work();
+  std::uint32_t pivots = 0;
+  for (std::uint32_t item = 0; item < work.tracks(s); ++item) {
+    kvmeld::track const t = work.at(s, item);
+    auto const given = [&](std::uint32_t layer, std::uint32_t head, std::uint32_t i) {
+      return scores[layer * 80 + head * 40 + i];
+    };
+    for (std::uint32_t i = 0; i < 36; ++i) {
+      float const mean = scope == kvmeld::plan_scope::head
+                             ? given(t.layer, t.kv_head, i)
+                             : (given(t.layer, 0, i) + given(t.layer, 1, i)) / 2.0f;
+      CHECK(cache.planned_score(item, i) == mean);
+      slot_t const target = plan.target[plan.at(item, i)];
+      pivots += plan.fates[plan.at(item, i)] == kvmeld::fate::merge && target != i ? 1 : 0;
+    }
+  }
+  return pivots;
+}
+
+TEST_CASE("the score of an entry is its own, whether others merge into it or not") {
+  using kvmeld::policy;
+  kvmeld::score::given const given{};
+  by_position const weights{};
+  kvmeld::select::top const top{quantity::entries(1), quantity::entries(2), quantity::entries(3)};
+  kvmeld::identify::chunked_bipartite<kvmeld::admit::exact_budget> const pairs{12, {}};
+  kvmeld::identify::chunked_bipartite<kvmeld::admit::top_share> const few{12, {0.2}};
+  kvmeld::merge::degree_weighted const by_degree{};
+  kvmeld::merge::score_weighted const by_score{};
+  auto const kvmerger = kvmeld::preset::kvmerger::for_budget();
+  auto const ems = kvmeld::preset::ems::collapsed(quantity::entries(6), 6, 0.05f, 2.0);
+  for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
+    CHECK(read_scores(policy{given, top, pairs, by_degree}, fallback) > 20);
+    CHECK(read_scores(policy{weights, top, pairs, by_score}, fallback) > 20);
+    CHECK(read_scores(policy{weights, top, few, kvmeld::merge::mass_preserving{}}, fallback) > 5);
+    CHECK(read_scores(policy{weights, top, pairs, by_score}, fallback, kvmeld::plan_scope::layer) > 20);
+    CHECK(read_scores(policy{given, top, kvmerger.identify, kvmerger.merge}, fallback) > 5);
+    CHECK(read_scores(policy{weights, ems.select, ems.identify, by_degree}, fallback) > 5);
+    CHECK(read_scores(kvmeld::compose::composed_of(policy{given, top, pairs, by_degree}), fallback) > 20);
+  }
 }
 
 TEST_CASE("similarities of centres, and identifiers that give none") {

@@ -5,6 +5,8 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -13,9 +15,16 @@ namespace {
 using namespace kvmeld;
 using compose::composed;
 
+/// How a model rotates that these tests do not ask about.
+rope_params some_rope() {
+  rope_params rope;
+  rope.pairing = rope_pairing::half_split;
+  return rope;
+}
+
 composed read(std::string const& text) {
   composed out;
-  compose::read_policy(text, out);
+  compose::read_policy(text, out, some_rope());
   return out;
 }
 template <class Part, class Held> Part part_of(Held held) {
@@ -47,7 +56,7 @@ TEST_CASE("every preset of the list can be read by its name, and makes sense") {
     CHECK(std::string(p.does).size() > 10);
     composed const policy = read(p.name);
     CHECK(configuration_problem(policy).empty());
-    CHECK(name_of_policy(policy) == name_of_policy(p.make(compose::usual_rope())));
+    CHECK(name_of_policy(policy) == name_of_policy(p.make(some_rope())));
   }
   CHECK(names.size() == 33);
 }
@@ -134,28 +143,103 @@ TEST_CASE("parts by their names, with counts that suit the identifier") {
 }
 
 TEST_CASE("rotations, where a score turns keys back") {
-  CHECK(score_of<score::expected_attention>("expected_attention").rope.pairing == rope_pairing::half_split);
   auto const turned =
       score_of<score::expected_attention>("expected_attention rope=interleaved rope_base=500000");
   CHECK(turned.rope.pairing == rope_pairing::interleaved);
   CHECK(turned.rope.base == 500000.0);
-  CHECK(score_of<score::distance_preference>("score=distance_preference rope_base=2e3").rope.base == 2000.0);
-  CHECK(score_of<score::blended<score::leverage, score::chunk_attention>>("compactor rope=none")
-            .first.rope.pairing == rope_pairing::none);
+  CHECK(turned.rope.factor == 1.0);
+  auto const scaled = score_of<score::distance_preference>(
+      "score=distance_preference rope=half_split rope_base=2e3 rope_factor=8 rotary_dim=24");
+  CHECK(scaled.rope.base == 2000.0);
+  CHECK(scaled.rope.factor == 8.0);
+  CHECK(scaled.rope.rotary_dim == 24);
+  using compactor = score::blended<score::leverage, score::chunk_attention>;
+  CHECK(score_of<compactor>("compactor rope=none").first.rope.pairing == rope_pairing::none);
+
+  // What the program tells, and words that come before it.
   rope_params model;
   model.pairing = rope_pairing::interleaved;
   model.base = 77;
   composed out;
   compose::read_policy("triattention", out, model);
   CHECK(part_of<score::distance_preference>(out.score).rope.base == 77);
-  CHECK(!score_of<score::leverage>("leverage").rope.active());  // whose preset takes keys as they lie
+  compose::read_policy("triattention rope=half_split", out, model);
+  CHECK(part_of<score::distance_preference>(out.score).rope.base == 77);
+  CHECK(part_of<score::distance_preference>(out.score).rope.pairing == rope_pairing::half_split);
+  compose::read_policy("triattention rope=none", out, model);
+  CHECK(!part_of<score::distance_preference>(out.score).rope.active());
+  float const table[] = {1.0f, 0.5f};
+  model.frequencies = table;
+  model.rotary_dim = 4;
+  compose::read_policy("triattention rope_base=9", out, model);
+  CHECK(part_of<score::distance_preference>(out.score).rope.frequencies == nullptr);
+  CHECK(part_of<score::distance_preference>(out.score).rope.base == 9.0);
+
+  // Scores that take keys as they lie, unless the text says how they rotate.
+  CHECK(!score_of<score::leverage>("leverage").rope.active());
+  CHECK(score_of<score::leverage>("leverage rope=half_split rope_base=5").rope.base == 5.0);
+  using blend = score::blended<score::leverage, score::drop_error>;
+  CHECK(!score_of<blend>("recommended").first.rope.active());
+  CHECK(score_of<blend>("recommended rope=half_split rope_base=5").first.rope.base == 5.0);
+  CHECK(!score_of<blend>("recommended rope=half_split rope_base=5")
+             .rope.active());  // of keys that lie unrotated
+}
+
+TEST_CASE("frequencies of a text are kept where the program says") {
+  composed out;
+  std::vector<float> numbers;
+  compose::read_policy("triattention rope=half_split frequencies=1,0.25,1e-3", out, nullptr, &numbers);
+  rope_params const rope = compose::rope_of(out);
+  CHECK(numbers == std::vector<float>{1.0f, 0.25f, 1e-3f});
+  CHECK(rope.frequencies == numbers.data());
+  CHECK(rope.rotary_dim == 6);
+  std::vector<float> const before = numbers;
+  CHECK_THROWS(
+      compose::read_policy("triattention rope=half_split frequencies=5 window=3", out, nullptr, &numbers));
+  CHECK(numbers == before);
+  CHECK(compose::rope_of(out).frequencies == numbers.data());
+}
+
+TEST_CASE("policies that turn keys are told how, or refused") {
+  std::set<std::string> turning;
+  for (compose::named_policy const& p : compose::named_policies()) {
+    CAPTURE(p.name);
+    bool const needs = compose::needs_rope(read(p.name));
+    if (needs) turning.insert(p.name);
+    composed out;
+    if (needs) {
+      CHECK_THROWS_WITH_AS(
+          compose::read_policy(p.name, out),
+          doctest::Contains("policy: rope is not given; it must be half_split, interleaved or none, as "
+                            "the model rotates keys, because the score "),
+          invalid_argument);
+    } else {
+      compose::read_policy(p.name, out);
+    }
+    CHECK(!compose::says_rope(p.name));
+  }
+  CHECK(turning ==
+        std::set<std::string>{"compactor", "expected_attention", "triattention", "triattention_merging"});
+  CHECK(compose::says_rope("compactor rotary_dim=3"));
+  CHECK(!compose::says_rope("rope"));
+  // Every score: what the program tells reaches those that need it, and only those.
+  for (compose::any_score const& score : compose::all_of<compose::any_score>()) {
+    CAPTURE(score.name());
+    composed policy;
+    policy.score = score;
+    rope_params told = some_rope();
+    told.base = 123;
+    bool const takes = compose::set_rope(policy, told);
+    CHECK((compose::rope_of(policy).base == 123) == takes);
+    CHECK((!compose::needs_rope(policy) || takes));
+  }
 }
 
 TEST_CASE("refusals, and a policy that stays as it was") {
   composed out = read("h2o");
   auto const refuses = [&](std::string const& text, std::string const& why) {
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(compose::read_policy(text, out), why.c_str(), invalid_argument);
+    CHECK_THROWS_WITH_AS(compose::read_policy(text, out, some_rope()), why.c_str(), invalid_argument);
     CHECK(name_of_policy(out) == "global x top x evict_rest x drop");
   };
   std::string const names =
@@ -186,11 +270,43 @@ TEST_CASE("refusals, and a policy that stays as it was") {
           "pool, lag, future, queries, ridge, sinks, recents, heavy, threshold, chunk, share, beta");
   refuses("snapkv rope=none",
           "policy: rope is given; it must be absent, because the score local does not turn keys back");
-  refuses(
-      "leverage rope_base=3",
-      "policy: rope_base is given; it must be absent, because the score leverage does not turn keys back");
+  refuses("kvzip rope_base=3", "policy: rope_base is given; it must be absent, because the score "
+                               "max_attention does not turn keys back");
+  refuses("snapkv rotary_dim=8",
+          "policy: rotary_dim is given; it must be absent, because the score local does not turn keys back");
   refuses("compactor rope=round", "policy: rope is \"round\"; it must be half_split, interleaved or none");
   refuses("compactor rope_base=x", "policy: rope_base is \"x\"; it must be a number");
+  refuses("compactor rope_base=0", "policy: rope_base is 0; it must be above 0");
+  refuses("compactor rope_factor=0", "policy: rope_factor is 0; it must be above 0");
+  refuses("compactor rotary_dim=0", "policy: rotary_dim is 0; it must be above 0");
+  refuses("compactor rotary_dim=1.5", "policy: rotary_dim is \"1.5\"; it must be a whole number below 2^32");
+  refuses(
+      "compactor rope=none rope_base=5",
+      "policy: rope is none; it must be half_split or interleaved where other words say how far keys turn");
+  refuses("compactor rope_base=5 frequencies=1", "policy: frequencies is given; it must be absent, because "
+                                                 "rope_base or rope_factor says how far keys turn");
+  refuses("compactor frequencies=1",
+          "policy: frequencies is given; it must be absent, because this program keeps no memory for them "
+          "(read_policy's `frequencies`)");
+  for (char const* wrong : {"", ",", "1,", "1,,2", "x", "1;2", "nan", "1,inf", "1e99"}) {
+    refuses(std::string("compactor frequencies=") + wrong,
+            std::string("policy: frequencies is \"") + wrong +
+                "\"; it must be finite numbers with commas between them, radians a position of each pair of "
+                "channels");
+  }
+  auto const untold = [&](std::string const& text, std::string const& why) {
+    CAPTURE(text);
+    std::vector<float> numbers;
+    CHECK_THROWS_WITH_AS(compose::read_policy(text, out, nullptr, &numbers), why.c_str(), invalid_argument);
+    CHECK(numbers.empty());
+  };
+  untold("compactor rope_base=5",
+         "policy: rope is not given; it must be half_split or interleaved, because rope_base is given");
+  untold("compactor rope=half_split",
+         "policy: rope_base is not given; it must be given, or frequencies: how far the model "
+         "turns keys a position");
+  untold("compactor rope=half_split frequencies=1,2 rotary_dim=8",
+         "policy: rotary_dim is 8; it must be 4, two channels for each number of frequencies");
   for (char const* wrong : {"x", "-1", "4294967296", "1.5", "", "0x10", "1e3", "3%"}) {
     refuses(std::string("snapkv window=") + wrong,
             std::string("policy: window is \"") + wrong + "\"; it must be a whole number below 2^32");

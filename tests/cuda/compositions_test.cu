@@ -15,6 +15,8 @@ TEST_CASE("beginnings that sequences share are on a device as on the host") {
 
 TEST_CASE("a context shifted on a device is the host's") { device_test::shifts(cuda_device{}); }
 
+TEST_CASE("positions dropped on a device are the host's") { device_test::dropped_positions(cuda_device{}); }
+
 TEST_CASE("padded tracks on a device are the host's") { device_test::padded_tracks(cuda_device{}); }
 
 TEST_CASE("notes of pages on a device are the host's") { device_test::pages(cuda_device{}); }

@@ -88,6 +88,7 @@ template <class Device> void any_caches(Device const& device) {
     c.close(1);
     c.resume(1, saved);
     c.shift(2, 5);
+    c.drop_positions(0, 60, 70);
     c.plan({0, 2}, kvmeld::budget::entries(30));
     c.apply();
     c.request_lengths();

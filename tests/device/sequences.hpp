@@ -124,6 +124,39 @@ template <class Device> void shifts(Device const& device) {
   }
 }
 
+/// Ranges of positions go, and with them entries that others have merged into; back to a token before a gap.
+template <class Device> void dropped_positions(Device const& device) {
+  made_for const now(two_layers);
+  auto sizes = usual_limits<kvmeld::compose::composed>();
+  sizes.wave_tracks = 3;
+  composed_twins<Device> pair(device, composed_keepers(), 6, kvmeld::tuning::off, sizes);
+  pair.both([](auto& c) {
+    c.open(0, 90, 2);
+    c.open(1, 70);
+    c.drop_positions(1, 10, 43);  // no entry has merged yet
+  });
+  CHECK(pair.device().lengths_known(1));
+  CHECK(pair.device().length_bound(1) == 37);
+  for (std::uint32_t slot : {0u, 1u}) pair.observe(slot, 8);
+  pair.both([](auto& c) {
+    c.compress({0}, kvmeld::budget::entries(50));
+    c.append({0}, {9});
+    c.commit({0}, {9});
+    c.drop_positions(0, 30, 93);
+    c.truncate(1, 30);
+  });
+  for (std::uint32_t slot : {0u, 1u}) pair.check(slot);
+  pair.both([](auto& c) {
+    c.shift(0, -63, {}, 93);
+    c.truncate(0, 33);
+    c.append({0, 1}, {4, 4});
+    c.commit({0, 1}, {4, 3});
+  });
+  for (std::uint32_t slot : {0u, 1u}) pair.observe(slot, 2);
+  pair.both([](auto& c) { c.compress({1, 0}, kvmeld::budget::entries(9)); });
+  for (std::uint32_t slot : {0u, 1u}) pair.check(slot);
+}
+
 /// Heads of one length: the ledger's bytes are the host's, empty slots included.
 template <class Device> void padded_tracks(Device const& device) {
   made_for const now(two_layers);
@@ -150,6 +183,9 @@ template <class Device> void padded_tracks(Device const& device) {
         c.commit({0, 2}, {4, 3});
       });
       for (std::uint32_t slot : {0u, 2u}) pair.observe(slot, 3);
+      int const newer = static_cast<int>(80 + 3 * i);  // not compressed: both know how long tracks are then
+      pair.both([&](auto& c) { c.drop_positions(2, newer, newer + 2); });
+      pair.check(2);
     }
     for (std::uint32_t slot : {0u, 2u}) pair.check(slot);
     pair.check_attention(0);

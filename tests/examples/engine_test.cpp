@@ -27,13 +27,13 @@ TEST_CASE("an engine that reads within a budget keeps to it, and reads alike whe
   auto const quiet = [](auto&&...) {};
   tiny_llama::engine<policy> whole(model, how, 100);
   whole.read(tokens, wanted, quiet);
-  whole.try_out({3}, wanted, true);
+  whole.try_out({3}, wanted);
   for (std::size_t chunk : {1u, 16u, 70u, 200u}) {
     CAPTURE(chunk);
     tiny_llama::engine<policy> wide(model, how, 100);
     CHECK(wide.read_within(tokens, chunk, 100) >= 0);
     CHECK(wide.cache().longest(0) == 70);
-    wide.try_out({3}, got, true);
+    wide.try_out({3}, got);
     REQUIRE(got.size() == wanted.size());
     for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(wanted[i]).epsilon(1e-3));
     // 20 entries and a chunk are all that there is ever room for.
@@ -57,7 +57,7 @@ TEST_CASE("an engine that renumbers reads on where the model has no more positio
   tiny_llama::engine<policy> engine(model, kvmeld::preset::streaming_llm::with_sinks(2), 50);
   for (std::size_t first = 0; first < tokens.size(); first += 30) {
     auto const begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
-    engine.read({begin, begin + 30}, logits, quiet, false);
+    engine.read({begin, begin + 30}, logits, quiet, tiny_llama::every_token);
     CHECK(logits.size() == 30 * 16);
     engine.compress_to(20);
     engine.renumber();

@@ -2,6 +2,7 @@
 #include "model_files.hpp"
 
 #include "layers.hpp"
+#include "threads.hpp"
 
 #include <doctest/doctest.h>
 
@@ -274,6 +275,25 @@ TEST_CASE("matmul agrees with a reference at awkward sizes") {
       }
     }
   }
+}
+
+TEST_CASE("matmul gives the same bits on any number of threads") {
+  tiny_llama::splitmix64 random(6);
+  std::size_t const in = 150, most = 70, out = 1000;
+  std::vector<float> x(most * in), w(out * in);
+  for (auto* list : {&x, &w})
+    for (auto& value : *list) value = static_cast<float>(random.unit() - 0.5);
+  for (std::size_t const n : {1u, 9u, 20u, 70u}) {
+    std::vector<float> alone(n * out);
+    for (int const threads :
+         {1, 2, 3, 40}) {  // 40 shares of rows, which are rounded up, leave some of them empty
+      tiny_llama::use_threads(threads);
+      std::vector<float> y(n * out, 7.0f);
+      tiny_llama::matmul(x.data(), w.data(), threads == 1 ? alone.data() : y.data(), n, in, out);
+      if (threads != 1) CHECK(y == alone);
+    }
+  }
+  tiny_llama::use_threads(0);
 }
 
 TEST_CASE("rms_norm and rotation by hand") {

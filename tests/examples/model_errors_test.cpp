@@ -146,7 +146,13 @@ TEST_CASE("config.json: refusals") {
   CHECK(test::has(configuring("hidden_act", "gelu"), "hidden_act is 'gelu'; only 'silu' is supported"));
   CHECK(test::has(configuring("rope_scaling", {{"factor", 2}}),
                   "rope_scaling is a JSON object of 1; it is not supported"));
-  CHECK(test::has(configuring("rope_parameters", 1), "rope_parameters is 1"));
+  CHECK(test::has(configuring("rope_parameters", 1), "rope_parameters is 1; an object is needed"));
+  CHECK(test::has(configuring("rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 100}}),
+                  "rope_type is 'linear'; only 'default' is supported"));
+  CHECK(test::has(configuring("rope_parameters", {{"partial_rotary_factor", 0.5}}),
+                  "partial_rotary_factor is 0.5; it is not supported"));
+  CHECK(
+      test::has(configuring("rope_parameters", {{"rope_theta", 0}}), "rope_theta is 0; a number from 1 to"));
   CHECK(test::has(configuring("quantization_config", 1), "quantization_config is 1"));
   CHECK(test::has(configuring("attention_bias", true), "attention_bias is true; only false is supported"));
   CHECK(test::has(configuring("mlp_bias", true), "mlp_bias is true"));
@@ -178,6 +184,12 @@ TEST_CASE("config.json: refusals") {
   auto const shape = tiny_llama::parse_config("c.json", fields.dump());
   CHECK(shape.head_dim == 2);
   CHECK(shape.kv_heads == 4);
+  CHECK(shape.rope_base == 100.0);
+  fields["rope_parameters"] = {{"rope_type", "default"},
+                               {"rope_theta", 500.0}};  // as transformers 5 writes it
+  CHECK(tiny_llama::parse_config("c.json", fields.dump()).rope_base == 500.0);
+  fields.erase("rope_theta");
+  CHECK(tiny_llama::parse_config("c.json", fields.dump()).rope_base == 500.0);
   fields["hidden_size"] = 9;
   CHECK(test::has(test::refusal<model_error>([&] { tiny_llama::parse_config("c.json", fields.dump()); }),
                   "hidden_size is 9; without head_dim"));

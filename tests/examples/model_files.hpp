@@ -120,7 +120,8 @@ inline packed_weights pack(tiny_llama::model_weights const& w) {
     out.header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, out.data.size()}}};
   };
   out.header["__metadata__"] = {{"format", "pt"}};
-  add("model.embed_tokens.weight", w.embedding, {16, 8});
+  int const vocab = static_cast<int>(w.embedding.size() / 8);
+  add("model.embed_tokens.weight", w.embedding, {vocab, 8});
   for (std::size_t i = 0; i < w.layers.size(); ++i) {
     auto const at = "model.layers." + std::to_string(i) + ".";
     auto const& l = w.layers[i];
@@ -136,7 +137,7 @@ inline packed_weights pack(tiny_llama::model_weights const& w) {
   }
   add("model.norm.weight", w.norm, {8});
   if (!w.head.empty()) {
-    add("lm_head.weight", w.head, {16, 8});
+    add("lm_head.weight", w.head, {vocab, 8});
   }
   return out;
 }

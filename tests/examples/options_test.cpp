@@ -162,9 +162,10 @@ TEST_CASE("options: files to write are tried before, and left as they are") {
   auto const told_of = [](std::string const& path) {
     return test::refusal<option_error>([&] { tiny_llama::expect_writable("--json", path); });
   };
-  CHECK(told_of(folder / "no/report.json") ==
-        "--json is " + tiny_llama::in_quotes(folder / "no/report.json") +
-            "; it must be a file in a folder that exists and that can be written.");
+  CHECK(
+      told_of(folder / "no/report.json") ==
+      "--json is " + tiny_llama::in_quotes(folder / "no/report.json") +
+          "; it must be a file in a folder that exists and that can be written (No such file or directory).");
   CHECK(test::has(told_of(folder.path()), "--json is "));
   std::string const there = folder.write("there.json", "old");
   tiny_llama::expect_writable("--json", there);

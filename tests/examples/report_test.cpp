@@ -49,6 +49,7 @@ TEST_CASE("JSON holds every figure and is put in place whole") {
   CHECK(!std::filesystem::exists(path + ".part"));
   auto const got = nlohmann::json::parse(tiny_llama::read_file(path, 1 << 20));
   CHECK(got["model"] == wanted.model);
+  CHECK(got["unit"] == "byte");
   CHECK(got["context"] == 1024);
   CHECK(got["contexts"] == 4);
   CHECK(got["needles"] == 4);
@@ -63,7 +64,7 @@ TEST_CASE("JSON holds every figure and is put in place whole") {
     CHECK(row["kv_bytes_full"] == r.kv_bytes_full);
     CHECK(row["kv_bytes"] == r.kv_bytes);
     std::pair<char const*, double> const figures[] = {{"budget", r.budget},
-                                                      {"bits_per_byte", r.bits_per_byte},
+                                                      {"bits_per_byte", r.bits},
                                                       {"needle_accuracy", r.needle_accuracy},
                                                       {"needle_exact", r.needle_exact},
                                                       {"needle_accuracy_inside", r.needle_accuracy_inside},
@@ -139,6 +140,33 @@ TEST_CASE("tasks have columns of their own") {
   auto const svg = tiny_llama::to_chart(with);
   CHECK(test::has(svg, "2 tasks, asked after compression"));
   CHECK(!test::has(svg, "lanted"));
+}
+
+TEST_CASE("what is counted in tokens says so") {
+  for (bool const tasks : {false, true}) {
+    report in_tokens = sample();
+    in_tokens.unit = "token";
+    if (tasks) {
+      in_tokens.tasks = {"had"};
+      for (report_row& row : in_tokens.rows) {
+        row.task_exact = {0.5};
+        row.task_accuracy = {0.75};
+      }
+    }
+    std::ostringstream out;
+    tiny_llama::print_table(in_tokens, out);
+    auto const lines = lines_of(out.str());
+    CHECK(test::has(lines[3], "  token "));
+    CHECK(test::has(lines[3], "tokens    exact") == tasks);
+    CHECK(test::has(out.str(), "all tokens right (exact), tokens right;") == tasks);
+    CHECK(!test::has(out.str(), "byte"));
+    CHECK(test::has(tiny_llama::to_chart(in_tokens), "bits per token"));
+    CHECK(!test::has(tiny_llama::to_chart(in_tokens), "byte"));
+    auto const read = nlohmann::json::parse(tiny_llama::to_json(in_tokens));
+    CHECK(read["unit"] == "token");
+    CHECK(read["rows"][0]["bits_per_token"] == 1.7);
+    CHECK(!read["rows"][0].contains("bits_per_byte"));
+  }
 }
 
 TEST_CASE("the chart is well-formed and escapes names") {

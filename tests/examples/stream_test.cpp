@@ -96,7 +96,7 @@ TEST_CASE("a stream read in whatever steps has the bits of one reading, if nothi
   std::vector<float> logits;
   tiny_llama::engine<policy> whole(model, kvmeld::preset::streaming_llm::with_sinks(2), 800);
   whole.read(
-      s.tokens, logits, [](auto&&...) {}, false);
+      s.tokens, logits, [](auto&&...) {}, tiny_llama::every_token);
   for (std::size_t t = 0; t + 1 < s.tokens.size(); ++t) {
     bool planted = false;
     for (tiny_llama::needle const& fact : s.facts)
@@ -131,8 +131,8 @@ TEST_CASE("a stream read in whatever steps has the bits of one reading, if nothi
         CHECK((part.compress_seconds > 0) == (entries != 0));
       }
       for (std::size_t told = 0; told < 4; ++told) {
-        demo::recall_result const wanted =
-            demo::ask(whole, tiny_llama::byte_tokens(s.facts[told].question), s.facts[told].answer);
+        demo::recall_result const wanted = demo::ask(whole, tiny_llama::byte_tokens(s.facts[told].question),
+                                                     tiny_llama::byte_tokens(s.facts[told].answer));
         CHECK(got.parts.back().right[told] == static_cast<std::uint64_t>(wanted.right));
       }
     }

@@ -199,6 +199,10 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   each("commit", start, [](auto& c) { c.commit({1}, {2}); });
   each("fork", start, [](auto& c) { c.fork(0, 2, 3, kvmeld::sequence_id{4}); });
   each("truncate", start, [](auto& c) { c.truncate(0, 40); });
+  each("drop_positions", start, [](auto& c) { c.drop_positions(0, 20, 40); });
+  subject_type gapped(start);
+  gapped.cache.drop_positions(0, 20, 40);
+  each("truncate to before a gap", gapped, [](auto& c) { c.truncate(0, 30); });
   each("freeze", start, [](auto& c) { c.freeze(0, 1); });
   each("close", start, [](auto& c) { c.close(0); });
   each("set_rounds", start, [](auto& c) { c.set_rounds(0, 2); });

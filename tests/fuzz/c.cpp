@@ -94,6 +94,10 @@ char const* const policies[] = {
     "snapkv window=3 recents=3",
     "compactor",
     "expected_attention recents=2",
+    "triattention rope=half_split rope_base=77",
+    "compactor rope=interleaved frequencies=1,0.5 rotary_dim=4",
+    "expected_attention rope=none",
+    "triattention frequencies=1,nan",
     "attention_matching",
     "d2o",
     "cam",
@@ -213,8 +217,22 @@ private:
     bool const fits = o.layers == layers && o.capacity == capacity && o.queries_per_kv_head == group &&
                       o.element == x.element && o.page_table_stride != -3 && o.page_table_stride != -4 &&
                       (o.page_table_stride < 4 || !x.pages);
+    float const table[] = {1.0f, 0.5f, c_.chance(0.1) ? std::numeric_limits<float>::infinity() : 0.25f,
+                           0.125f};
+    kvmeld_rope const rope{static_cast<kvmeld_pairing>(c_.below(c_.chance(0.1) ? 9 : 3)),
+                           c_.chance(0.7) ? 0 : c_.below(20), c_.chance(0.1) ? -1.0 : 0.0, 0.0,
+                           c_.chance(0.5) && key_dim <= 8 ? table : nullptr};
+    if (c_.chance(0.7)) o.rope = &rope;
     std::size_t bytes = 0;
     kvmeld_status const asked = check(kvmeld_bytes(&o, &bytes), true);
+    std::int32_t turns = 0;
+    check(kvmeld_turns(o.policy, &turns), true);
+    kvmeld_budget const budget{c_.below(40), c_.chance(0.5) ? 0.0 : 0.5,
+                               static_cast<kvmeld_scope>(c_.below(4)), 0.1, 0};
+    std::uint32_t least = 0;
+    kvmeld_status const sound = check(kvmeld_check(&o, nullptr, c_.below(100), &least), true);
+    fuzz::require((sound == KVMELD_OK) == (asked == KVMELD_OK), "kvmeld_check and kvmeld_bytes differ");
+    check(kvmeld_check(&o, &budget, c_.below(100), c_.chance(0.5) ? &least : nullptr), true);
     if (!fits) return;
     kvmeld_status const made =
         check(kvmeld_create(c_.chance(0.02) ? nullptr : &o, c_.chance(0.02) ? nullptr : x.keys.data(),
@@ -232,7 +250,19 @@ private:
     std::uint32_t const counts[2] = {c_.below(8), c_.below(8)};
     std::uint32_t const n = c_.chance(0.8) ? 1 : c_.below(3);
     std::uint32_t const* const sequences_of_call = c_.chance(0.02) ? nullptr : list;
-    switch (c_.below(27)) {
+    switch (c_.below(29)) {
+    case 27: {
+      kvmeld_rope const rope{static_cast<std::int32_t>(c_.below(4)), c_.below(6), 0.0, 0.0, nullptr};
+      std::int32_t const offset = static_cast<std::int32_t>(c_.below(40)) - 20;
+      check(kvmeld_shift(handle_, q, offset, c_.chance(0.5) ? nullptr : &rope,
+                         static_cast<std::int32_t>(c_.below(30)) - 1));
+      return;
+    }
+    case 28: {
+      std::int32_t const first = static_cast<std::int32_t>(c_.below(30)) - 1;
+      check(kvmeld_drop_positions(handle_, q, first, first + static_cast<std::int32_t>(c_.below(12)) - 1));
+      return;
+    }
     case 26: {
       kvmeld_rope const rope{static_cast<std::int32_t>(c_.below(4)), c_.below(6), 0.0, 0.0, nullptr};
       check(kvmeld_renumber(handle_, q, c_.chance(0.3) ? nullptr : &rope));

@@ -77,13 +77,18 @@ template <class Policy> void resume_and_live(Policy const& policy, choices& c) {
   support::dice d(7);
   bool const scored = c.chance(0.5);
   for (int step = 0; step < 12; ++step) {
-    switch (c.below(8)) {
+    switch (c.below(9)) {
     case 0: attempt([&] { w.cache.append({1}, {c.below(4)}); }); break;
     case 1: attempt([&] { w.cache.commit({1}, {c.below(3)}); }); break;
     case 2: attempt([&] { w.cache.truncate(1, w.cache.tokens(1) - c.below(3)); }); break;
     case 3: attempt([&] { w.cache.shift(1, static_cast<int>(c.below(9)) - 4); }); break;
     case 4: attempt([&] { w.cache.fork(1, 2); }); break;
     case 5: attempt([&] { w.cache.renumber(1); }); break;
+    case 6: {
+      int const first = static_cast<int>(c.below(20));
+      attempt([&] { w.cache.drop_positions(1, first, first + static_cast<int>(c.below(9))); });
+      break;
+    }
     default:
       if (scored) w.score(d, 1);
       attempt(

@@ -12,7 +12,7 @@ if(NOT first MATCHES " ${KVMELD_VERSION} ")
   message(FATAL_ERROR "the project has version ${KVMELD_VERSION}; the file begins with ${first}")
 endif()
 
-file(GLOB sources RELATIVE "${examples}" "${examples}/*.cpp" "${examples}/*.hpp")
+file(GLOB sources RELATIVE "${examples}" "${examples}/*.cpp" "${examples}/*.hpp" "${examples}/*.h")
 foreach(source IN LISTS sources)
   file(READ "${examples}/${source}" text)
   string(REGEX REPLACE "#include <kvmeld/[^>]*>" "#include <kvmeld.hpp>" text "${text}")

@@ -14,6 +14,8 @@ TEST_CASE("beginnings that sequences share are on Kokkos as on the host") {
 
 TEST_CASE("a context shifted on Kokkos is the host's") { device_test::shifts(device{}); }
 
+TEST_CASE("positions dropped on Kokkos are the host's") { device_test::dropped_positions(device{}); }
+
 TEST_CASE("padded tracks on Kokkos are the host's") { device_test::padded_tracks(device{}); }
 
 TEST_CASE("notes of pages on Kokkos are the host's") { device_test::pages(device{}); }

@@ -1,12 +1,17 @@
 // Merge functions alone: the weights of hand-made sets, by hand and against double-precision loops.
 #include <doctest/doctest.h>
 
+#include <kvmeld/compose/any_merge.hpp>
+#include <kvmeld/testing/check_policy.hpp>
+
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "reference/kvmerger.hpp"
+#include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
@@ -122,6 +127,138 @@ struct by_view : kvmeld::merge::defaults {
     return scale * (set.degree(i) + 10.0f * set.score(i) + 100.0f * static_cast<float>(set.position(i)));
   }
 };
+
+// Weighs by what keys hold, which a view reads from any layout.
+struct by_key_norm : kvmeld::merge::defaults {
+  float weight(kvmeld::set_view const& set, std::uint32_t i) const { return set.key_norm(i); }
+};
+struct by_last_channel : kvmeld::merge::defaults {
+  float weight(kvmeld::set_view const& set, std::uint32_t i) const { return set.key(i, set.key_dim() - 1); }
+};
+
+// As a user would write it: the longest key stays as it is, and the others go into it with no weight. The
+// whole team reads the rows; each lane keeps one.
+struct longest_key {
+  static constexpr char const* name = "longest_key";
+  static constexpr bool needs_score = false;
+  static constexpr bool cooperative = true;
+  constexpr bool carries_degree() const { return true; }
+  // Depends on the team, as buffers of lanes may.
+  template <class Team> struct rows_of {
+    float* row;
+    float* norms;
+  };
+  std::size_t scratch_bytes(kvmeld::shape const& s, int) const {
+    return kvmeld::scratch_size(s.key_dim * sizeof(float)) + kvmeld::scratch_size(64 * sizeof(float));
+  }
+  template <class Team> rows_of<Team> prepare(Team const& team, std::uint32_t d) const {
+    float* const row = team.template scratch<float>(d);
+    return {row, team.template scratch<float>(64)};
+  }
+  template <class Team, class Keys>
+  void weigh(Team const& team, kvmeld::wave_ref const& wave, Keys const& keys, kvmeld::tile const& t,
+             kvmeld::slot_t, kvmeld::member_list const& m, rows_of<Team> const& b) const {
+    std::uint32_t const d = keys.channels(), n = kvmeld::min_of(m.count, 64u);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      keys.load_tile(team, t.where, m.slots[i], 1, 0, d, b.row, d);
+      team.sync();
+      if (team.lane() == 0) b.norms[i] = kvmeld::row_norm(b.row, d);
+      team.sync();
+    }
+    std::uint32_t longest = 0;
+    for (std::uint32_t i = 1; i < n; ++i) longest = b.norms[i] > b.norms[longest] ? i : longest;
+    if (team.lane() == 0)
+      kvmeld::write_weights(wave, t, m, [&](std::uint32_t i) { return i == longest ? 1.0f : 0.0f; });
+    team.sync();
+  }
+};
+using own_choice = kvmeld::compose::any_merge_of<kvmeld::merge::drop, kvmeld::merge::degree_weighted,
+                                                 kvmeld::merge::gaussian, longest_key, by_key_norm,
+                                                 kvmeld::merge::collapsed>;
+
+TEST_CASE("a merge function reads the keys of a set and their norms") {
+  // Wide enough for more than one piece; the norms are 5, 13 and 10.
+  support::rows keys(3, std::vector<float>(37, 0.0f));
+  keys[0][0] = 3, keys[0][36] = 4;
+  keys[1][20] = 12, keys[1][36] = 5;
+  keys[2][15] = 8, keys[2][36] = 6;
+  std::vector<float> const scores(3, 0), degrees(3, 1);
+  check_equal(weigh(by_key_norm{}, {3, 1}, keys, scores, degrees).key, {5.0 / 28, 13.0 / 28, 10.0 / 28});
+  check_equal(weigh(by_last_channel{}, {3, 1}, keys, scores, degrees).value, {4.0 / 15, 5.0 / 15, 6.0 / 15});
+  // Squares that overflow: norms are finite, and no row is without one.
+  for (auto& row : keys) {
+    for (float& x : row) x *= 0x1p100f;
+  }
+  check_equal(weigh(by_key_norm{}, {3, 1}, keys, scores, degrees).key, {5.0 / 28, 13.0 / 28, 10.0 / 28});
+  // The norm is bit for bit that of the library.
+  dice d(3);
+  auto const random = support::random_rows(d, 2, 45, support::texture::noise);
+  float const a = kvmeld::row_norm(random[0].data(), 45), b = kvmeld::row_norm(random[1].data(), 45);
+  CHECK(weigh(by_key_norm{}, {2, 0}, random, {0, 0}, {1, 1}).key[0] == static_cast<double>(a / (a + b)));
+}
+
+TEST_CASE("a view reads keys of any layout") {
+  kvmeld::shape const s{1, 2, 2, 1, 20, 4, 40};
+  dice d(8);
+  for (auto texture : {support::texture::noise, support::texture::clusters}) {
+    std::vector<kvmeld::float16> keys(s.slots() * s.key_dim), along(keys.size());
+    std::vector<float> values(s.slots() * s.value_dim), other(values.size());
+    kvmeld::strided<kvmeld::float16> const rows(keys.data(), "LSHTC", s, s.key_dim);
+    kvmeld::transposed<kvmeld::float16> const columns(along.data(), "LSHCT", s, s.key_dim);
+    support::for_tracks(s, 1, [&](kvmeld::track t) {
+      auto const k = support::random_rows(d, 30, s.key_dim, texture);
+      for (std::uint32_t i = 0; i < 30; ++i) {
+        support::put_row(rows, t, i, k[i]);
+        support::put_row(columns, t, i, k[i]);
+      }
+    });
+    kvmeld::policy const p{
+        kvmeld::score::none{},
+        kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(1), kvmeld::quantity::entries(2)},
+        every_few{3, 1}, by_key_norm{}};
+    kvmeld::cache_options const sizes{s};
+    auto const view = [&](float* v) { return kvmeld::strided<float>(v, "LSHTC", s, s.value_dim); };
+    kvmeld::merged_cache by_row{kvmeld::host_executor(1), p, kvmeld::kv{rows, view(values.data())}, sizes};
+    kvmeld::merged_cache by_column{kvmeld::host_executor(1), p, kvmeld::kv{columns, view(other.data())},
+                                   sizes};
+    by_row.open(1, 30);
+    by_column.open(1, 30);
+    by_row.compress({1}, kvmeld::budget::entries(20));
+    by_column.compress({1}, kvmeld::budget::entries(20));
+    CHECK(by_row.longest(1) == 10);
+    support::for_tracks(s, 1, [&](kvmeld::track t) {
+      for (std::uint32_t i = 0; i < by_row.ref().length(t); ++i)
+        CHECK(support::get_row(rows, t, i) == support::get_row(columns, t, i));
+    });
+  }
+}
+
+TEST_CASE("a merge function chosen at run time may be any cooperative one") {
+  dice d(5);
+  auto const keys = support::random_rows(d, 13, 9, support::texture::noise);
+  std::vector<float> const scores = support::random_scores(d, 13), degrees(13, 2.0f);
+  every_few const sets{4, 2};
+  auto const same = [&](auto const& merge) {
+    auto const alone = weigh(merge, sets, keys, scores, degrees);
+    auto const chosen = weigh(own_choice(merge), sets, keys, scores, degrees);
+    CHECK(chosen.key == alone.key);
+    CHECK(chosen.value == alone.value);
+    CHECK(chosen.degree == alone.degree);
+    CHECK(chosen.fates == alone.fates);
+  };
+  same(longest_key{});
+  same(kvmeld::merge::gaussian{});
+  same(kvmeld::merge::collapsed{});
+  same(kvmeld::merge::degree_weighted{});
+  same(by_key_norm{});
+  same(kvmeld::merge::drop{});
+  for (auto const& merge : {own_choice(longest_key{}), own_choice(by_key_norm{})}) {
+    CHECK(kvmeld::testing::policy_problem(kvmeld::policy{
+              kvmeld::score::none{},
+              kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(2), kvmeld::quantity::entries(4)},
+              kvmeld::identify::chunked_bipartite<kvmeld::admit::exact_budget>{12, {}}, merge}) == "");
+  }
+}
 
 TEST_CASE("a merge function that gives one weight per member sees degrees, scores and positions") {
   support::rows const keys{{1}, {2}, {3}, {4}, {5}, {6}};

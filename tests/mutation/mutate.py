@@ -21,6 +21,12 @@ import subprocess
 import sys
 import time
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("mutate.py")
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 ROOMS = ["core", "exec", "queries", "select", "identify", "merge", "apply", "policy", "rounds", "sequences", "save", "cache"]

@@ -34,8 +34,11 @@ struct model_sequence {
   }
   // Fewest tokens that one can go back to.
   unsigned lowest() const {
-    unsigned const loose = shortest() > frozen ? shortest() - frozen : 0;
-    return std::max(compressed_at, seen - std::min(seen, loose));
+    unsigned least = compressed_at;
+    for (auto const& t : tracks) {
+      if (frozen != 0) least = std::max(least, static_cast<unsigned>(t[frozen - 1].position) + 1);
+    }
+    return least;
   }
   void append(std::vector<int> const& names) {
     for (auto& t : tracks) {
@@ -50,8 +53,26 @@ struct model_sequence {
     pending = 0;
   }
   void truncate(unsigned tokens) {
-    for (auto& t : tracks) t.resize(t.size() - (seen - tokens));
+    for (auto& t : tracks) {
+      while (!t.empty() && t.back().position >= static_cast<int>(tokens)) t.pop_back();
+    }
     seen = tokens;
+  }
+  // Drops the entries at positions [first, last).
+  void drop(int first, int last) {
+    for (auto& t : tracks) {
+      model_track left;
+      for (auto const& e : t) {
+        if (e.position < first || e.position >= last) left.push_back(e);
+      }
+      t = left;
+    }
+  }
+  // Entries at the end of every track that came after the last compression; at the same positions in all.
+  unsigned unmerged() const {
+    unsigned n = 0;
+    for (auto const& e : tracks[0]) n += e.position >= static_cast<int>(compressed_at) ? 1u : 0u;
+    return n;
   }
   // Keeps the entries of one track for which keeps[i]; true if any went.
   bool evict(std::size_t track, std::vector<char> const& keeps) {

@@ -298,9 +298,14 @@ TEST_CASE("a cache of another table cannot resume, and caches without one save n
   CHECK(none.ledger().table == nullptr);
   std::size_t const without = none.save(1).size();
   std::size_t const names = std::string("expected_attention").size() - std::string("key_difference").size();
-  CHECK(bytes.size() == without + names + tables(f.cache, 1).size() * sizeof(float));
+  // And the facts that a table depends on, as a text.
+  kvmeld::kept_facts facts(f.cache.sizes().extent,
+                           [](float const*, std::size_t) { return std::vector<float>(); });
+  f.cache.policy().score.tell_kept(facts);
+  CHECK(bytes.size() == without + names + facts.text().size() + tables(f.cache, 1).size() * sizeof(float));
   none.close(1);
-  cache_test::check_text(refusal_of([&] { none.resume(1, bytes); }), {"resume", "digest of the arrays"});
+  cache_test::check_text(refusal_of([&] { none.resume(1, bytes); }),
+                         {"resume: number of floats that the score keeps of a track of the saved ledger is"});
 }
 
 TEST_CASE("queries that hold no number count for nothing") {

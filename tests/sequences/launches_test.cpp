@@ -2,6 +2,7 @@
 // driver of a GPU has to do.
 #include <doctest/doctest.h>
 
+#include <kvmeld/compose/composed.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>

@@ -33,7 +33,6 @@ template <class F> void each_typed_policy(F f) {
   f("cam", kvmeld::preset::cam::over_h2o());
 }
 
-// The same policies; most of them are one type.
 // The same policies; most of them are one type. Brief tests take every other one, and the others in a later
 // run of CI.
 template <class F> void each_policy(F f) {

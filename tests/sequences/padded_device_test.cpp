@@ -143,6 +143,13 @@ template <class Policy> void live(char const* name, Policy const& policy, kvmeld
     if (known) CHECK(after == x.near.longest(0));
     if (x.d.chance(0.3)) x.far.request_lengths();
     x.far.poll_lengths();
+    if (i == 7) {
+      int const seen = static_cast<int>(x.near.tokens(0));
+      x.both([&](auto& c) { c.drop_positions(0, seen - 9, seen - 7); });
+      x.check();
+      x.both([&](auto& c) { c.drop_positions(0, 3, 40); });
+      x.check();
+    }
     if (i == 5) {
       x.both([&](auto& c) { c.fork(0, 2, 0, kvmeld::sequence_id{9}); });
       x.check();

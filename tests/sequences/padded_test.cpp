@@ -46,6 +46,15 @@ template <class Policy> int live(char const* name, Policy const& policy, kvmeld:
       x.both([&](auto& c) { c.truncate(0, to); });
       check();
     }
+    if (step == 3) {  // tracks lose different numbers of entries, and those of one length none
+      x.both([&](auto& c) { c.drop_positions(0, 20, 55); });
+      check();
+      x.both([&](auto& c) { c.drop_positions(1, 20, 21); });
+      check();
+      x.feed(0, 2, 1);
+      x.both([&](auto& c) { c.truncate(0, c.tokens(0) - 1); });
+      check();
+    }
     if (step == 2) {  // a copy, and a sequence that was away, go on as the ones they came from
       x.both([&](auto& c) { c.fork(1, 2, 1, kvmeld::sequence_id{5}); });
       x.check(2);

@@ -33,6 +33,10 @@ struct world {
     cache.append({0}, {1});
     bytes = cache.save(0);
   }
+  kvmeld::saved::terms terms() const {
+    return {
+        kvmeld::name_of_policy(cache.policy()), "window 3", "float32 keys, float32 values", 1, false, false};
+  }
   void refuses(support::byte_list const& from, std::initializer_list<char const*> parts) {
     refused(
         cache, memory, [&](auto& c) { c.resume(1, from); }, parts);
@@ -40,10 +44,10 @@ struct world {
 };
 
 // Bytes up to the first number of the sequence itself.
-std::size_t head_bytes(kvmeld::ledger_ref const& l, std::string const& policy) {
-  std::size_t numbers = 1;
-  kvmeld::saved::for_each_identity(l, [&](char const*, std::uint32_t) { ++numbers; });
-  return sizeof(kvmeld::saved::header) + 4 * numbers + policy.size();
+std::size_t head_bytes(kvmeld::ledger_ref const& l, kvmeld::saved::terms const& own) {
+  std::size_t numbers = 3;
+  kvmeld::saved::for_each_identity(l, own, [&](char const*, std::uint32_t) { ++numbers; });
+  return sizeof(kvmeld::saved::header) + 4 * numbers + own.policy.size() + own.facts.size() + own.rows.size();
 }
 
 }  // namespace
@@ -120,24 +124,23 @@ TEST_CASE("resume refuses by name") {
   w.refuses(with(b, 0, 'K'), {"resume", "resume: beginning of the bytes is something else",
                               "it must be that of a ledger saved by kvmeld"});
   w.refuses(with(b, offsetof(header, byte_order), 0x04030201u), {"resume", "byte order"});
-  w.refuses(with(b, offsetof(header, version), 2u),
-            {"resume", "resume: version of the format is 2", "it must be 1"});
+  w.refuses(with(b, offsetof(header, version), 1u),
+            {"resume", "resume: version of the format is 1", "it must be 2"});
   w.refuses(sealed(with(b, offsetof(header, reserved), 3u)),
             {"resume: reserved word of the saved ledger is 3", "it must be 0"});
   w.refuses(sealed(with(b, offsetof(header, version), 0u)),
-            {"resume", "resume: version of the format is 0", "it must be 1"});
+            {"resume", "resume: version of the format is 0", "it must be 2"});
   auto longer = b;
   longer.push_back(std::byte{1});
-  w.refuses(longer, {"resume", "resume: number of bytes is 302", "it must be 301, as the ledger was saved",
-                     "it must be 301, as the ledger was saved"});
+  w.refuses(longer, {"resume", "resume: number of bytes is 366", "it must be 365, as the ledger was saved",
+                     "it must be 365, as the ledger was saved"});
   w.refuses(with(b, b.size() - 1, char{99}), {"resume", "checksum"});
   longer = sealed(with(longer, offsetof(header, bytes), std::uint64_t{longer.size()}));
   w.refuses(longer, {"resume", "resume: size of the saved ledger is another"});
   auto shorter = support::byte_list(b.begin(), b.begin() + 40);
   w.refuses(sealed(with(shorter, offsetof(header, bytes), std::uint64_t{40})),
             {"resume", "resume: saved ledger is cut off in its head"});
-  std::size_t const length = head_bytes(w.cache.ledger(), kvmeld::name_of_policy(w.cache.policy())) +
-                             4 * (4 + kvmeld::sequence_word::count);
+  std::size_t const length = head_bytes(w.cache.ledger(), w.terms()) + 4 * (4 + kvmeld::sequence_word::count);
   w.refuses(sealed(with(b, length, 17u)),
             {"resume", "resume: number of entries of a track of the saved ledger is 17",
              "it must be at most 16, the capacity of this cache"});
@@ -171,7 +174,8 @@ TEST_CASE("resume refuses another cache's ledger") {
   sizes = {};
   sizes.first_kv_head = 4;
   elsewhere(extent, policy, sizes, {"resume: options.first_kv_head of the saved ledger is 0", "4"});
-  elsewhere(extent, policy, support::with_plan(4), {"resume: digest of the arrays of the saved ledger is "});
+  elsewhere(extent, policy, support::with_plan(4),
+            {"resume: options.members of the saved ledger is 0", "it must be 4, as in this cache"});
   elsewhere(extent, kvmeld::preset::streaming_llm::with_sinks(1), {},
             {"resume: number of score channels of the saved ledger is 2", "0"});
   elsewhere(extent, kvmeld::preset::h2o::defaults(), {},
@@ -195,6 +199,8 @@ TEST_CASE("resume refuses ledgers that contradict themselves") {
   broken([](ledger_ref const& l) { l.pending[0] = 7; }, "more pending entries than entries");
   broken([](ledger_ref const& l) { l.sequence_state(0, kvmeld::sequence_word::compressed_at) = 10; },
          "a compression of more tokens");
+  broken([](ledger_ref const& l) { l.sequence_state(0, kvmeld::sequence_word::gap_end) = 10; },
+         "a gap behind the tokens seen");
   broken([](ledger_ref const& l) { l.frozen[0] = 6; }, "a frozen beginning longer");
   broken(
       [](ledger_ref const& l) {
@@ -262,7 +268,7 @@ TEST_CASE("save refuses") {
   auto const refuses = [&](auto call, std::initializer_list<char const*> parts) {
     refused(w.cache, w.memory, call, parts);
   };
-  refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 300", "saved_bytes"});
+  refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 364", "saved_bytes"});
   refuses([](auto& c) { c.save(1); }, {"save", "save: sequence is 1", "it must be open (call open first)"});
   refuses([](auto& c) { c.saved_bytes(2); }, {"save", "sequence is 2", "0 to 1"});
   refuses([&](auto& c) { c.save(2, out); }, {"save", "sequence is 2", "0 to 1"});

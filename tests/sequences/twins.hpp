@@ -91,6 +91,7 @@ public:
       both([&](auto& c) { c.freeze(q, frozen); });
     }
     if (d_.chance(0.2)) both([&](auto& c) { c.reset_rounds(q); });
+    if (d_.chance(0.3)) drop_positions(q);
     if (d_.chance(0.2)) {
       auto const bytes = near_.save(q);
       both([&](auto& c) {
@@ -103,6 +104,32 @@ public:
       std::swap(far_, copy);
       copy.close(q);
     }
+  }
+
+  // Positions of which some were compressed and some may be empty, behind those of frozen entries. Now and
+  // then back to a token before them.
+  void drop_positions(std::uint32_t q) {
+    kvmeld::ledger_ref const& l = near_.ledger();
+    int frozen = 0;
+    support::for_tracks(extent, q, [&](kvmeld::track t) {
+      if (l.frozen[q] != 0) frozen = std::max(frozen, 1 + l.position[l.at(t, l.frozen[q] - 1)]);
+    });
+    int const seen = static_cast<int>(near_.tokens(q));
+    auto const held_before = [&](int position) {  // in the shortest track
+      std::uint32_t least = extent.capacity;
+      support::for_tracks(extent, q,
+                          [&](kvmeld::track t) { least = std::min(least, l.first_slot_from(t, position)); });
+      return least;
+    };
+    if (frozen >= seen || held_before(seen) < 20) return;
+    int const first = frozen + static_cast<int>(d_.below(static_cast<std::uint32_t>(seen - frozen)));
+    int const last = first + static_cast<int>(d_.below(static_cast<std::uint32_t>(seen - first) + 1));
+    both([&](auto& c) { c.drop_positions(q, first, std::min(last, first + 9)); });
+    if (!d_.chance(0.4)) return;
+    std::uint32_t const least = std::max(far_.compressed_at(q), static_cast<std::uint32_t>(frozen));
+    std::uint32_t const to = std::max(least, static_cast<std::uint32_t>(std::max(0, first - 2)));
+    if (to <= near_.tokens(q) && held_before(static_cast<int>(to)) > 9)
+      both([&](auto& c) { c.truncate(q, to); });
   }
 
   // A call that turns keys. Rows that are shared do not turn, so nothing may be frozen.

@@ -93,6 +93,7 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
   refused(cache.freeze(0, 65), says("freeze"));
   refused(cache.shift(0, -1000), says("shift"));
   refused(cache.renumber(9), says("renumber"));
+  refused(cache.drop_positions(9, 0, 1), says("drop_positions"));
   refused(cache.adopt(1, 4, 4, page_metadata<>{}), says("adopt"));
   refused(cache.export_page_metadata({0}, page_metadata<>{}), says("export_page_metadata"));
   refused(cache.plan({1}, budget::entries(8)), says("plan"));

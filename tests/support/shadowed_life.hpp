@@ -71,6 +71,8 @@ public:
         shift(q);
       } else if (what < 93) {
         renumber(q);
+      } else if (what < 95) {
+        drop_positions(q);
       } else if (what < 98) {
         refuse(q);
       } else {
@@ -293,6 +295,7 @@ private:
     int const seen = static_cast<int>(m.seen),
               first = d.chance(0.5) ? 0 : static_cast<int>(d.below(m.seen + 1));
     int least = -seen;  // of the offsets that keep positions in order
+    int behind = 0;     // the highest position that stays
     for (auto const& t : m.tracks) {
       int staying = -1, lowest = seen;
       for (auto const& e : t) {
@@ -300,6 +303,14 @@ private:
         if (e.position >= first && lowest == seen) lowest = e.position;
       }
       least = kvmeld::max_of(least, staying + 1 - lowest);
+      behind = kvmeld::max_of(behind, staying + 1);
+    }
+    for (std::size_t i = 0; cache.ledger().members.capacity != 0 && i < tracks(); ++i) {
+      auto const& members = cache.ledger().members;
+      for (std::uint32_t n = 0; n < members.count[where(q, i).index]; ++n) {
+        int const position = members.position[cache.ledger().member_at(where(q, i), n)];
+        if (position < first) behind = kvmeld::max_of(behind, position + 1);
+      }
     }
     if (kind != shadow::any) must_refuse("shift too far", [&] { cache.shift(q, least - 1, {}, first); });
     int const offset = least + static_cast<int>(d.below(12));
@@ -311,8 +322,11 @@ private:
       for (auto& e : t) e.position += e.position >= first ? offset : 0;
     }
     m.seen = static_cast<unsigned>(seen + offset);
-    int const merged = kvmeld::max_of(static_cast<int>(m.compressed_at), first) + offset;
-    m.compressed_at = merged < 0 ? 0 : static_cast<unsigned>(merged);
+    int const merged = static_cast<int>(m.compressed_at);
+    if (offset != 0)
+      m.compressed_at = static_cast<unsigned>(
+          merged < first ? kvmeld::min_of(merged, kvmeld::max_of(first + offset, behind))
+                         : kvmeld::max_of(merged + offset, behind));
   }
   void renumber(std::uint32_t q) {
     auto& m = model[q];
@@ -321,12 +335,34 @@ private:
       return;
     }
     if (!accepted("renumber", [&] { cache.renumber(q); })) wrong("a renumber is refused");
-    unsigned const longest = m.longest();
+    unsigned const longest = m.longest(), unmerged = m.unmerged();
     for (auto& t : m.tracks) {
       for (std::size_t s = 0; s < t.size(); ++s) t[s].position = static_cast<int>(longest - t.size() + s);
     }
-    m.compressed_at = longest - (m.seen - m.compressed_at);
+    m.compressed_at = longest - unmerged;
     m.seen = longest;
+  }
+  // Any range: it may hold merged entries, all of them, none, or frozen ones, which are refused.
+  void drop_positions(std::uint32_t q) {
+    auto& m = model[q];
+    int const seen = static_cast<int>(m.seen);
+    int first = static_cast<int>(d.below(m.seen + 1)), last = static_cast<int>(d.below(m.seen + 1));
+    if (first > last) std::swap(first, last);
+    if (d.chance(0.7)) last = kvmeld::min_of(last, first + 6);
+    bool frozen = false;
+    for (auto const& t : m.tracks) {
+      for (std::size_t s = 0; s < m.frozen; ++s)
+        frozen = frozen || (t[s].position >= first && t[s].position < last);
+    }
+    auto const call = [&] { cache.drop_positions(q, first, last); };
+    if (m.pending != 0 || frozen) return must_refuse("drop_positions", call);
+    must_refuse("drop_positions beyond the tokens", [&] { cache.drop_positions(q, first, seen + 1); });
+    must_refuse("drop_positions backwards", [&] { cache.drop_positions(q, last + 1, last); });
+    std::uint32_t const rounds = cache.rounds(q), warnings = cache.warnings(q);
+    if (!accepted("drop_positions", call)) wrong("a drop_positions is refused");
+    if (cache.rounds(q) != rounds || cache.warnings(q) != warnings)
+      wrong("drop_positions: rounds or warnings");
+    m.drop(first, last);
   }
   void refuse(std::uint32_t q) {
     auto const& m = model[q];

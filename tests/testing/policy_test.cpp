@@ -126,7 +126,11 @@ TEST_CASE("what a policy refuses is said") {
   wrong.select.heavy = kvmeld::quantity::of_budget(2);
   CHECK(policy_problem(wrong) == "policy: select::top.heavy is 2; it must be 0 to 1, a share");
   wrong.select.heavy = kvmeld::quantity::entries(40);
-  CHECK(holds(policy_problem(wrong), "compress: budget of track (layer 0, sequence 0, head 0) is 32"));
+  CHECK(holds(policy_problem(wrong, kvmeld::testing::small_shape),
+              "compress: budget of track (layer 0, sequence 0, head 0) is 32"));
+  CHECK(policy_problem(wrong) == "");
+  wrong.select.heavy = kvmeld::quantity::entries(4000);  // more than a small cache has room for
+  CHECK(holds(policy_problem(wrong), "compress: budget of track (layer 0, sequence 0, head 0) is 2048"));
 }
 
 }  // namespace policy_problem_cases

@@ -10,7 +10,13 @@ ordinary sentences planted in it, and measure how much of the KV cache it needs 
 Needs torch and numpy. Everything from Romans on is held out, and so is a fifth of all words that are planted.
 """
 
-import argparse, hashlib, json, math, os, random, re, struct, time
+import argparse, hashlib, io, json, math, os, pathlib, random, re, struct, sys, time
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("train.py")
+
 import numpy as np
 import torch, torch.nn as nn, torch.nn.functional as F
 
@@ -491,9 +497,7 @@ def write_tasks(path, source, words, contexts, seed, tasks, crowded):
     for task in crowded:
         for i in range(10):
             rows += [r | dict(task=task + "24") for r in as_rows(*task_context(task, 1200, source, words, 24))]
-    with open(path, "w") as f:
-        for r in rows:
-            f.write(json.dumps(r) + "\n")
+    _program.write_file(path, "".join(json.dumps(r) + "\n" for r in rows))
 
 
 # --- the model -----------------------------------------------------------------------------------------------------
@@ -631,9 +635,7 @@ def save(model, folder):
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     path = os.path.join(folder, "model.safetensors")
-    with open(path + ".part", "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data)
-    os.replace(path + ".part", path)
+    _program.write_file(path, struct.pack("<Q", len(text)) + text + data)
     config = dict(
         architectures=["LlamaForCausalLM"],
         model_type="llama",
@@ -652,8 +654,7 @@ def save(model, folder):
         attention_bias=False,
         torch_dtype="float16",
     )
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        f.write(json.dumps(config, indent=2) + "\n")
+    _program.write_file(os.path.join(folder, "config.json"), json.dumps(config, indent=2) + "\n")
 
 
 def read_tensors(folder):
@@ -942,8 +943,9 @@ def train(a, text, held, words, unseen):
         rng.seed(a.seed + step)
 
     def keep():
-        torch.save(dict(model=model.state_dict(), opt=opt.state(), step=step, seen=seen), path + ".part")
-        os.replace(path + ".part", path)
+        checkpoint = io.BytesIO()
+        torch.save(dict(model=model.state_dict(), opt=opt.state(), step=step, seen=seen), checkpoint)
+        _program.write_file(path, checkpoint.getvalue())
         save(model, a.out)
         os.makedirs(old := os.path.join(a.out, f"step-{step}"), exist_ok=True)
         save(model, old)
@@ -1002,7 +1004,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--tell-every", type=float, default=4, help="minutes between checkpoints and lines of progress")
-    p.add_argument("--write-tasks", metavar="FILE", help="write contexts, questions and answers, and stop")
+    p.add_argument("--write-tasks", metavar="FILE", type=_program.output_path, help="write contexts, questions and answers, and stop")
     p.add_argument("--more", action="store_true", help="with --write-tasks: lists and chains, which training lacks")
     p.add_argument("--contexts", type=int, default=25, help="contexts per task for --write-tasks")
     p.add_argument("--tasks", default="tasks.jsonl", help="the file that --evaluate reads")

@@ -11,6 +11,15 @@ variant, which needs nvcc but no device:
     FLASHINFER_CUDA_ARCH_LIST=9.0a python3 log_degree.py
 """
 
+import pathlib
+import sys
+
+if __name__ == "__main__":
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python" / "kvmeld"))
+    import _program  # noqa: E402  (of the Python package, which need not be installed)
+    sys.path.pop()
+    _program.start("log_degree.py")
+
 import torch
 
 DECLARATION = r"""

@@ -13,6 +13,12 @@ import math
 import pathlib
 import sys
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("compare.py")
+
 import torch
 import transformers
 from kvmeld_cache import MeldedCache
@@ -107,7 +113,7 @@ def main():
     parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("--library", required=True)
     parse.add_argument("--model", default=str(HERE.parents[1] / "data" / "tiny-kjv"))
-    parse.add_argument("--context", type=int, default=1024)
+    parse.add_argument("--context", type=_program.whole(64, 1 << 20), default=1024)
     parse.add_argument("--attention", default="eager", choices=["eager", "sdpa"])
     parse.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     options = parse.parse_args()

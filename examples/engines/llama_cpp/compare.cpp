@@ -4,6 +4,7 @@
 #include "sequence_state.hpp"
 
 #include <tiny_llama/model.hpp>
+#include <tiny_llama/program.hpp>
 
 #include <llama.h>
 
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -288,11 +288,9 @@ trial load(char const* gguf, std::string const& folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: compare model.gguf folder-of-the-same-model\n");
-    return 2;
-  }
-  try {
+  return tiny_llama::run_program("kvmeld_llama_cpp_compare", [&] {
+    if (argc != 3)
+      throw tiny_llama::option_error("two paths must be given: model.gguf folder-of-the-same-model");
     trial t = load(argv[1], argv[2]);
     bool const same = t.same_bits();
     std::printf("out and in without merging, the same bits: %s\n", same ? "yes" : "NO");
@@ -301,8 +299,5 @@ int main(int argc, char** argv) {
     good = t.table<kvmeld::float16>("half cache, flash attention", true) && good;
     good = t.often(0.3) < 5e-3 && good;
     return good && same ? 0 : 1;
-  } catch (std::exception const& problem) {
-    std::fprintf(stderr, "%s\n", problem.what());
-    return 1;
-  }
+  });
 }

@@ -8,6 +8,13 @@ import json
 import pathlib
 import struct
 import sys
+import tempfile
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
+
+sys.path.pop()
+_program.start("make_gguf.py")
 
 import gguf
 import numpy
@@ -52,7 +59,18 @@ def pairs_side_by_side(weight, heads):
 
 
 def main():
+    if len(sys.argv) != 3:
+        sys.exit("two paths must be given: the model's folder, and the file to write")
     folder, target = pathlib.Path(sys.argv[1]), sys.argv[2]
+    if problem := _program.output_problem(target):
+        sys.exit(f"{target}: cannot be written ({problem})")
+    with tempfile.TemporaryDirectory() as room:
+        written = pathlib.Path(room) / "model.gguf"
+        write(folder, written)
+        _program.write_file(target, written.read_bytes())
+
+
+def write(folder, target):
     c = json.loads((folder / "config.json").read_text())
     out = gguf.GGUFWriter(target, "llama")
     out.add_name(folder.name)

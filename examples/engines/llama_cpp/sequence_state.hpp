@@ -34,25 +34,36 @@ public:
       throw std::runtime_error("sequence_state: number of streams is " + std::to_string(word(begin_)) +
                                "; it must be 1");
     }
-    cells_ = word(begin_ + 4);
-    if (cells_ == 0) throw std::runtime_error("the state has no cells");
-    layout_ = begin_ + 8 + bytes_of(cells_, cell_bytes);
-    transposed_ = word(layout_) != 0;
-    layers_ = word(layout_ + 4);
-    if (!place_tensors(layout_ + 8) && !place_tensors(layout_ + 16)) {
-      throw std::runtime_error(
-          "the state is cut off, or not one of plain attention (llama.cpp 0.5.0 and build 11549 were tried)");
+    if (word(begin_ + 4) == 0) throw std::runtime_error("the state has no cells");
+    for (std::size_t words : header_words) {
+      cache const first = cache_at(begin_, words);
+      if (!first.whole || first.end > bytes_.size()) continue;
+      if (first.end == bytes_.size() && !at_.whole) at_ = first;
+      for (std::size_t more : header_words) {
+        cache const second = cache_at(first.end, more);  // what a llama-server adds may lie behind it
+        bool const fits = second.end <= bytes_.size() && second.cells <= first.cells;
+        if (!second.whole || word(first.end) != 1 || !fits) continue;
+        throw std::runtime_error(
+            "number of caches in the state is 2, as of a model with a sliding window; it must be 1");
+      }
     }
-    for (std::uint32_t layer = 1; layer < layers_; ++layer) {
-      if (!same_headers(keys_ + layer * key_layer_, keys_) ||
-          !same_headers(values_ + layer * value_layer_, values_))
+    if (!at_.whole) {
+      throw std::runtime_error(
+          "the state is cut off, or not one of plain attention: a model with a sliding window or a recurrent "
+          "state has another one (llama.cpp 0.5.0 and build 11549 were tried)");
+    }
+    for (std::uint32_t layer = 1; layer < at_.layers; ++layer) {
+      if (!same_headers(at_.keys + layer * at_.key_layer, at_.keys) ||
+          !same_headers(at_.values + layer * at_.value_layer, at_.values))
         throw std::runtime_error("the state's layers differ in type or size of their rows");
     }
   }
 
-  std::uint32_t cells() const { return cells_; }
-  std::uint32_t layers() const { return layers_; }
-  bool transposed() const { return transposed_; }
+  std::uint32_t cells() const { return at_.cells; }
+  std::uint32_t layers() const { return at_.layers; }
+  bool transposed() const { return at_.transposed; }
+  /// Channels of the Hadamard matrix that llama.cpp rotated keys by before it rounded them; 0: none.
+  std::uint32_t key_rotation() const { return at_.keys - at_.layout == 16 ? word(at_.layout + 8) : 0; }
   std::int32_t position(std::uint32_t cell) const {
     return static_cast<std::int32_t>(word(begin_ + 8 + cell * cell_bytes));
   }
@@ -65,14 +76,17 @@ public:
     std::uint32_t unit;  ///< bytes of a row, or of an element where values are transposed
     std::size_t row;     ///< bytes of a cell
   };
-  tensor keys(std::uint32_t layer) { return tensor_at(keys_ + layer * key_layer_, key_layer_); }
-  tensor values(std::uint32_t layer) { return tensor_at(values_ + layer * value_layer_, value_layer_); }
+  tensor keys(std::uint32_t layer) { return tensor_at(at_.keys + layer * at_.key_layer, at_.key_layer); }
+  tensor values(std::uint32_t layer) {
+    return tensor_at(at_.values + layer * at_.value_layer, at_.value_layer);
+  }
 
-  /// Cells in the order of their positions: a block table of pages of one token.
+  /// Cells in the order of their positions, those of one position as they lie: a block table of pages of one
+  /// token.
   std::vector<std::int32_t> order() const {
-    std::vector<std::int32_t> out(cells_);
+    std::vector<std::int32_t> out(at_.cells);
     std::iota(out.begin(), out.end(), 0);
-    std::sort(out.begin(), out.end(), [&](std::int32_t a, std::int32_t b) {
+    std::stable_sort(out.begin(), out.end(), [&](std::int32_t a, std::int32_t b) {
       return position(static_cast<std::uint32_t>(a)) < position(static_cast<std::uint32_t>(b));
     });
     return out;
@@ -80,19 +94,20 @@ public:
 
   /// The layouts of both, for T the type of the cache (half by default, float); `order` outlives them.
   template <class T> auto layouts(kvmeld::shape const& s, std::int32_t const* order) {
-    std::int64_t const d = s.key_dim, row = d * s.kv_heads, n = cells_;
+    std::int64_t const d = s.key_dim, row = d * s.kv_heads, n = at_.cells;
     auto const elements = [](std::size_t bytes) { return static_cast<std::int64_t>(bytes / sizeof(T)); };
-    if (key_layer_ != layer_header + sizeof(T) * static_cast<std::size_t>(n * row) || layers_ != s.layers)
+    if (at_.key_layer != layer_header + sizeof(T) * static_cast<std::size_t>(n * row) ||
+        at_.layers != s.layers)
       throw std::runtime_error("the state's layers, heads or element type are not those of the shape");
-    kvmeld::page_strides const by_cell{row, elements(key_layer_), d, 0, 1};
-    kvmeld::page_strides const plain{row, elements(value_layer_), d, 0, 1};
-    kvmeld::page_strides const along_cells{1, elements(value_layer_), d * n, 0, n};
+    kvmeld::page_strides const by_cell{row, elements(at_.key_layer), d, 0, 1};
+    kvmeld::page_strides const plain{row, elements(at_.value_layer), d, 0, 1};
+    kvmeld::page_strides const along_cells{1, elements(at_.value_layer), d * n, 0, n};
     auto const table = kvmeld::table_rows(order, s.capacity);
     auto const base = [&](std::size_t at) { return reinterpret_cast<T*>(bytes_.data() + at); };
     return kvmeld::kv{
-        kvmeld::paged(kvmeld::pool_pages(base(keys_ + layer_header), table), 1, by_cell, s, s.key_dim),
-        kvmeld::paged(kvmeld::pool_pages(base(values_ + layer_header), table), 1,
-                      transposed_ ? along_cells : plain, s, s.value_dim)};
+        kvmeld::paged(kvmeld::pool_pages(base(at_.keys + layer_header), table), 1, by_cell, s, s.key_dim),
+        kvmeld::paged(kvmeld::pool_pages(base(at_.values + layer_header), table), 1,
+                      at_.transposed ? along_cells : plain, s, s.value_dim)};
   }
 
   /// The bytes of a state of the cells kept[0], kept[1], .. at these positions.
@@ -113,32 +128,47 @@ public:
       put_word(static_cast<std::uint32_t>(positions[i]));
       put(begin_ + 8 + static_cast<std::size_t>(kept[i]) * cell_bytes + 4, cell_bytes - 4);
     }
-    put(layout_, keys_ - layout_);
+    put(at_.layout, at_.keys - at_.layout);
     auto const put_tensor = [&](std::size_t at, std::size_t layer_bytes, bool along_cells) {
-      for (std::uint32_t layer = 0; layer < layers_; ++layer, at += layer_bytes) {
+      for (std::uint32_t layer = 0; layer < at_.layers; ++layer, at += layer_bytes) {
         put(at, layer_header);
         std::size_t const size = word(at + 4);  // of an element, or of a row
         std::size_t const columns = along_cells ? word(at + 8) : 1;
         for (std::size_t column = 0; column < columns; ++column)
           for (std::int32_t cell : kept)
-            put(at + layer_header + (column * cells_ + static_cast<std::size_t>(cell)) * size, size);
+            put(at + layer_header + (column * at_.cells + static_cast<std::size_t>(cell)) * size, size);
       }
     };
-    put_tensor(keys_, key_layer_, false);
-    put_tensor(values_, value_layer_, transposed_);
+    put_tensor(at_.keys, at_.key_layer, false);
+    put_tensor(at_.values, at_.value_layer, at_.transposed);
     return out;
   }
 
 private:
-  /// Takes the tensors to begin at `keys`; whether they then end where the bytes do.
-  bool place_tensors(std::size_t keys) {
-    keys_ = keys;
-    key_layer_ = layer_header + bytes_of(cells_, word(keys_ + 4));
-    values_ = keys_ + bytes_of(layers_, key_layer_);
-    std::size_t const columns = transposed_ ? word(values_ + 8) : 1;
-    value_layer_ = layer_header + bytes_of(cells_, bytes_of(columns, word(values_ + 4)));
-    return layers_ != 0 && key_layer_ > layer_header && value_layer_ > layer_header &&
-           values_ + bytes_of(layers_, value_layer_) == bytes_.size();
+  /// Words between the cells and the tensors, by the file's version.
+  static constexpr std::size_t header_words[] = {2, 4};
+
+  /// Where the parts of a cache begin.
+  struct cache {
+    std::uint32_t cells = 0, layers = 0;
+    bool transposed = false;
+    std::size_t layout = 0, keys = 0, key_layer = 0, values = 0, value_layer = 0, end = 0;
+    bool whole = false;  ///< all counts are above 0; `end` may be behind the end of the bytes
+  };
+  cache cache_at(std::size_t begin, std::size_t words) const {
+    cache c;
+    c.cells = word(begin + 4);
+    c.layout = begin + 8 + bytes_of(c.cells, cell_bytes);
+    c.transposed = word(c.layout) != 0;
+    c.layers = word(c.layout + 4);
+    c.keys = c.layout + 4 * words;
+    c.key_layer = layer_header + bytes_of(c.cells, word(c.keys + 4));
+    c.values = c.keys + bytes_of(c.layers, c.key_layer);
+    std::size_t const columns = c.transposed ? word(c.values + 8) : 1;
+    c.value_layer = layer_header + bytes_of(c.cells, bytes_of(columns, word(c.values + 4)));
+    c.end = c.values + bytes_of(c.layers, c.value_layer);
+    c.whole = c.cells != 0 && c.layers != 0 && c.key_layer > layer_header && c.value_layer > layer_header;
+    return c;
   }
   /// More than there are if the product is.
   std::size_t bytes_of(std::size_t count, std::size_t each) const {
@@ -149,7 +179,7 @@ private:
   }
   tensor tensor_at(std::size_t at, std::size_t layer_bytes) {
     std::size_t const bytes = layer_bytes - layer_header;
-    return {&bytes_[at] + layer_header, bytes, word(at), word(at + 4), bytes / cells_};
+    return {&bytes_[at] + layer_header, bytes, word(at), word(at + 4), bytes / at_.cells};
   }
   /// 0 behind the end.
   std::uint32_t word(std::size_t at) const {
@@ -160,9 +190,7 @@ private:
 
   std::vector<std::uint8_t> bytes_;
   std::size_t begin_;
-  std::uint32_t cells_ = 0, layers_ = 0;
-  bool transposed_ = false;
-  std::size_t layout_ = 0, keys_ = 0, key_layer_ = 0, values_ = 0, value_layer_ = 0;
+  cache at_;
 };
 
 /// What the shortened sequence is read with.

@@ -1,74 +1,83 @@
 // kvmeld_slot: shrinks a saved sequence of llama.cpp, see docs/engines/llama_cpp.md.
+#include "gguf_model.hpp"
 #include "shrink_slot.hpp"
+
+#include <kvmeld/compose/policy_text.hpp>
 
 #include <tiny_llama/command_line.hpp>
 #include <tiny_llama/files.hpp>
+#include <tiny_llama/output_file.hpp>
+#include <tiny_llama/program.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
-
-#if defined(__unix__)
-#include <unistd.h>
-#endif
 
 namespace {
 
 struct options {
-  std::string in, out, policy = "keydiff_merging";
+  std::string in, out, gguf, policy = "leverage";
   std::uint32_t kv_heads = 0, cells = 0, threads = 0;
+  std::optional<std::uint32_t> tail;
   double budget = 0.25;
 };
 
 std::string parse(int argc, char** argv, options& o) {
   using namespace tiny_llama;
   constexpr int most = std::numeric_limits<int>::max();
+  auto const count = [](char const* name, std::string const& v, int least, int largest) {
+    return static_cast<std::uint32_t>(small_number(name, v, least, largest));
+  };
   command_line line(
       "Shrinks a sequence that llama_state_seq_save_file or a llama-server's slot action \"save\" wrote. "
       "llama.cpp restores the shorter file like any other.");
   line.add("--in", "FILE", "the saved sequence", [&](auto const& v) { o.in = some_path("--in", v); });
   line.add("--out", "FILE", "file to write; without it the program tells what --in holds",
            [&](auto const& v) { o.out = some_path("--out", v); });
-  line.add("--kv-heads", "N", "KV heads of the model, which llama.cpp prints as n_head_kv when it loads one",
-           [&](auto const& v) {
-             o.kv_heads = static_cast<std::uint32_t>(small_number("--kv-heads", v, 1, 1 << 16));
-           });
+  line.add("--gguf", "FILE",
+           "the model, which tells KV heads and rotation, and whether its slots can be shrunk",
+           [&](auto const& v) { o.gguf = some_path("--gguf", v); });
+  line.add("--kv-heads", "N",
+           "without --gguf: KV heads of the model, which llama.cpp prints as n_head_kv when it loads one",
+           [&](auto const& v) { o.kv_heads = count("--kv-heads", v, 1, 1 << 16); });
   line.add("--budget", "SHARE", "share of the cells that stays [0.25]", [&](auto const& v) {
     o.budget = positive_number("--budget", v);
     if (o.budget > 1) refuse_option("--budget", v, "at most 1");
   });
   line.add("--cells", "N", "cells that stay, instead of --budget",
-           [&](auto const& v) { o.cells = static_cast<std::uint32_t>(small_number("--cells", v, 1, most)); });
+           [&](auto const& v) { o.cells = count("--cells", v, 1, most); });
+  line.add(
+      "--tail", "N",
+      "of these, last tokens that stay as they are: a prompt that differs there goes on from the slot, one "
+      "that differs before is computed anew [a quarter of the cells]",
+      [&](auto const& v) { o.tail = count("--tail", v, 0, most); });
   line.add(
       "--policy", "NAME",
-      "a policy that needs no attention: keydiff_merging, keydiff, knorm, lagkv, streaming_llm, leverage, "
-      "leverage_merging, chelsea, or parts as in docs/c.md [keydiff_merging]",
+      "a policy that needs no attention: leverage, leverage_merging, keydiff, keydiff_merging, knorm, lagkv, "
+      "streaming_llm, chelsea, or parts as in docs/c.md [leverage]",
       [&](auto const& v) { o.policy = v; });
-  line.add("--threads", "N", "threads, 0 for as many as the machine has [0]", [&](auto const& v) {
-    o.threads = static_cast<std::uint32_t>(small_number("--threads", v, 0, 1024));
-  });
+  line.add("--threads", "N", "threads, 0 for as many as the machine has [0]",
+           [&](auto const& v) { o.threads = count("--threads", v, 0, 1024); });
   std::string help = line.parse(argc, argv);
   if (!help.empty()) return help;
   if (o.in.empty()) throw option_error("--in is missing; it must be a saved sequence.");
   if (!o.out.empty()) {
-    if (o.kv_heads == 0)
-      throw option_error("--kv-heads is missing; it must be the number that llama.cpp prints as n_head_kv.");
+    if (o.kv_heads == 0 && o.gguf.empty()) {
+      throw option_error(
+          "--gguf is missing; it must be the model, or --kv-heads the number that llama.cpp prints as "
+          "n_head_kv.");
+    }
     expect_writable("--out", o.out);
   }
   return {};
 }
 
-std::uint32_t channels_of(llama_cpp::sequence_state::tensor const& t) {
-  llama_cpp::cell_type const& type = llama_cpp::cell_type_of(t.type);
-  return static_cast<std::uint32_t>(t.row / type.bytes) * type.channels;
-}
-
 std::string kind(llama_cpp::sequence_state::tensor const& t, bool along_cells) {
-  return std::to_string(channels_of(t)) + " channels of " + llama_cpp::cell_type_of(t.type).name +
+  return std::to_string(llama_cpp::channels_of(t)) + " channels of " + llama_cpp::cell_type_of(t.type).name +
          (along_cells ? ", transposed" : "");
 }
 
@@ -78,60 +87,77 @@ llama_cpp::sequence_state read(std::string const& path, double& megabytes) {
   return llama_cpp::read_slot({bytes.begin(), bytes.end()});
 }
 
+/// The policy of a text, told how the model rotates keys. `frequencies` outlives it.
+kvmeld::compose::composed policy_of(options const& o, std::optional<llama_cpp::gguf_model> const& m,
+                                    llama_cpp::sequence_state const& state, std::vector<float>& frequencies) {
+  using namespace kvmeld::compose;
+  bool const known = m && m->rope_known;
+  kvmeld::rope_params const rotation = known ? m->rotation() : kvmeld::rope_params{};
+  composed policy;
+  read_policy(o.policy, policy, rotation, &frequencies);
+  if (!needs_rope(policy) && !rope_of(policy).active()) return policy;
+  if (!known && !says_rope(o.policy)) {
+    throw tiny_llama::option_error(
+        "--policy is " + kvmeld::in_quotes(o.policy) +
+        ", which turns keys back; it must say rope= and rope_base= of this model, " +
+        (m ? "because its GGUF does not" : "or --gguf must be given") + ".");
+  }
+  if (!known) read_policy(o.policy, policy, nullptr, &frequencies);  // refuses words that do not say it all
+  if (std::uint32_t const matrix = state.key_rotation(); matrix != 0) {
+    throw tiny_llama::option_error(
+        "--policy is " + kvmeld::in_quotes(o.policy) +
+        ", which turns keys back; it must be another one, because llama.cpp rotated these by a matrix of " +
+        std::to_string(matrix) + " channels (--cache-type-k f16 does not).");
+  }
+  return policy;
+}
+
 int run(options const& o) {
+  std::optional<llama_cpp::gguf_model> model;
+  if (!o.gguf.empty()) model = llama_cpp::read_gguf(o.gguf);
   double megabytes = 0;
   llama_cpp::sequence_state state = read(o.in, megabytes);
+  if (model) llama_cpp::expect_model(state, *model, o.kv_heads);
   std::uint32_t const entries = state.cells();
   std::printf("%s: %u cells, %u layers; keys %s; values %s; %.1f MB\n", o.in.c_str(), entries, state.layers(),
               kind(state.keys(0), false).c_str(), kind(state.values(0), state.transposed()).c_str(),
               megabytes);
   if (o.out.empty()) return 0;
+  if (!model) {
+    std::fprintf(stderr,
+                 "kvmeld_slot: without --gguf nothing checks that the model has %u KV heads; a wrong number "
+                 "spoils the file\n",
+                 o.kv_heads);
+  }
 
   llama_cpp::shrinking how;
-  how.policy = o.policy;
-  how.kv_heads = o.kv_heads;
+  std::vector<float> frequencies;
+  how.policy = policy_of(o, model, state, frequencies);
+  how.kv_heads = model ? model->kv_heads : o.kv_heads;
   how.threads = o.threads;
   how.cells = o.cells != 0 ? o.cells : kvmeld::floor_share(o.budget, entries);
+  how.tail = o.tail.value_or(how.cells / 4);
   if (how.cells == 0)
     throw std::runtime_error("--budget leaves none of " + std::to_string(entries) +
                              " cells; it must leave at least one");
-#if defined(__unix__)
-  if (isatty(STDERR_FILENO) != 0) {
-    how.progress = [&](std::uint32_t layer) {
-      std::fprintf(stderr, "\rlayer %u of %u%s", layer + 1, state.layers(),
-                   layer + 1 == state.layers() ? "\r\033[K" : "");
-    };
-  }
-#endif
   auto const begin = std::chrono::steady_clock::now();
   std::vector<std::uint8_t> const bytes = llama_cpp::shrink_slot(state, how);
   double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   tiny_llama::write_file(o.out, {bytes.begin(), bytes.end()});
   std::printf("%s: %u cells (%.1f%%) of %u KV heads of %u channels, %.1f MB, %s, %.2f s; the next token has "
-              "position %d\n",
-              o.out.c_str(), how.cells, 100.0 * how.cells / entries, o.kv_heads,
-              channels_of(state.keys(0)) / o.kv_heads, static_cast<double>(bytes.size()) / 1e6,
-              o.policy.c_str(), seconds,
-              state.position(static_cast<std::uint32_t>(state.order().back())) + 1);
+              "position %d, and the last %u tokens are as they were\n",
+              o.out.c_str(), how.cells, 100.0 * how.cells / entries, how.kv_heads,
+              llama_cpp::channels_of(state.keys(0)) / how.kv_heads, static_cast<double>(bytes.size()) / 1e6,
+              o.policy.c_str(), seconds, state.position(static_cast<std::uint32_t>(state.order().back())) + 1,
+              how.tail);
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
+  return tiny_llama::run_program("kvmeld_slot", [&] {
     options o;
-    std::string const help = parse(argc, argv, o);
-    if (!help.empty()) {
-      std::fputs(help.c_str(), stdout);
-      return 0;
-    }
-    return run(o);
-  } catch (tiny_llama::option_error const& problem) {
-    std::fprintf(stderr, "kvmeld_slot: %s\n", problem.what());
-    return tiny_llama::option_error::exit_code;
-  } catch (std::exception const& problem) {
-    std::fprintf(stderr, "kvmeld_slot: %s\n", problem.what());
-    return 1;
-  }
+    return tiny_llama::shows_help(parse(argc, argv, o)) ? 0 : run(o);
+  });
 }

@@ -1,171 +1,136 @@
-"""Saved sequences of llama.cpp, shrunk by kvmeld_slot and read on in llama.cpp (docs/engines/llama_cpp.md).
+"""What a model still knows of a text after kvmeld_slot shrank its slot: your model, on a llama-server (docs/engines/llama_cpp.md).
 
-    pip install llama-cpp-python
-    python3 slot_trial.py tiny-kjv.gguf examples/data/tiny-kjv build/demo/examples/engines/llama_cpp/kvmeld_slot
+    pip install xllamacpp                       # starts the server; or --url and --slots of one that runs with --slot-save-path
+    python3 slot_trial.py model.gguf text.txt build/demo/examples/engines/llama_cpp/kvmeld_slot --budgets 0.5,0.25
 
-Every line reads the text, saves its sequence, lets kvmeld_slot shrink the file, restores it in a new context and reads on.
+Facts are put between the lines of passages of the text. After each shrinking the server restores the slot, and the model is
+given the beginning of each fact again. "facts": all tokens of the rest are the likeliest ones; "tokens": these one by one;
+"nats": the mean surprise at them. `--numbers` asks for five digits each, for models that know no facts.
 """
 
 import argparse
-import ctypes
-import json
-import math
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
 
-import llama_cpp
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "python" / "kvmeld"))
+import _program  # noqa: E402  (of the Python package, which need not be installed)
 
-TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
-POLICIES = ("streaming_llm", "knorm", "keydiff", "keydiff_merging", "leverage", "leverage_merging")
+sys.path.pop()
+_program.start("slot_trial.py")
 
+from llama_server import Server  # noqa: E402
 
-class Session:
-    """One sequence, number 0, in a context of its own."""
-
-    def __init__(self, model, kind, flash, capacity):
-        p = llama_cpp.llama_context_default_params()
-        p.n_ctx = p.n_batch = p.n_ubatch = capacity
-        p.n_threads = p.n_threads_batch = 2
-        p.flash_attn_type = 1 if flash else 0
-        p.type_k = p.type_v = TYPES[kind]
-        self.vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        self.context = llama_cpp.llama_init_from_model(model, p)
-        if not self.context:
-            sys.exit("llama.cpp made no context")
-        self.position = 0
-
-    def close(self):
-        llama_cpp.llama_free(self.context)
-
-    def read(self, tokens):
-        """Reads tokens; returns the logits of each, as lists."""
-        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
-        for i, token in enumerate(tokens):
-            batch.token[i] = token
-            batch.pos[i] = self.position + i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-            batch.logits[i] = 1
-        batch.n_tokens = len(tokens)
-        failed = llama_cpp.llama_decode(self.context, batch)
-        llama_cpp.llama_batch_free(batch)
-        if failed:
-            sys.exit(f"llama_decode failed with {failed}")
-        self.position += len(tokens)
-        return [llama_cpp.llama_get_logits_ith(self.context, i)[: self.vocab] for i in range(len(tokens))]
-
-    def save(self, path, tokens):
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
-        if not llama_cpp.llama_state_seq_save_file(self.context, str(path).encode(), 0, array, len(tokens)):
-            sys.exit("llama.cpp did not save the sequence")
-
-    def load(self, path, capacity):
-        array, count = (llama_cpp.llama_token * capacity)(), ctypes.c_size_t()
-        if not llama_cpp.llama_state_seq_load_file(
-            self.context, str(path).encode(), 0, array, capacity, ctypes.byref(count)
-        ):
-            sys.exit(f"llama.cpp did not restore {path}")
-        self.position = count.value
-        return list(array[: count.value])
+FACTS = [  # what is asked for is behind the bar
+    "The caretaker keeps the spare key under the| blue flowerpot.",
+    "My aunt Helen moved after the war to| Lisbon.",
+    "The ferry to the island leaves from| pier seven.",
+    "Doctor Marsh is allergic to| walnuts.",
+    "The library closes early on| Wednesdays.",
+    "The name of the miller's dog is| Barnaby.",
+    "The repair of the clock cost| forty dollars.",
+    "The treasure was buried behind the| old chapel.",
+    "The train conductor collects| antique maps.",
+    "Grandmother's secret ingredient is| ground cardamom.",
+    "The password of the harbour office is| silver heron.",
+    "The painter lost his hat in the| canal.",
+    "The new teacher comes from| Norway.",
+    "On Mondays the bakery on the corner sells| rye bread.",
+    "Captain Doyle's ship is called the| Northern Star.",
+    "The winning ticket had the number| 4817.",
+]
+NAMES = ["Abner", "Dinah", "Ethan", "Jairus", "Keziah", "Lamech", "Naomi", "Tobiah"]
 
 
-def bits(logits, token):
-    most = max(logits)
-    return (most + math.log(sum(math.exp(x - most) for x in logits)) - logits[token]) / math.log(2)
+def numbers(rng):
+    return [f"The secret number of {name} is |{rng.randrange(10**5):05}." for name in NAMES]
 
 
-def planted(text, rng, facts, digits=5):
-    """The text with numbers told in it, and the questions."""
-    names = ["Abner", "Dinah", "Ethan", "Jairus", "Keziah", "Lamech", "Naomi", "Tobiah"]
-    rng.shuffle(names)
-    out, asked, step = [], [], len(text) // facts
-    for i in range(facts):
-        number = "".join(rng.choice("0123456789") for _ in range(digits))
-        out.append(text[i * step : (i + 1) * step].rsplit(b"\n", 1)[0])
-        out.append(f"\nThe secret number of {names[i]} is {number}.\n".encode())
-        asked.append((f"\nThe secret number of {names[i]} is ".encode(), number.encode()))
-    return b"".join(out), asked
+def passages(text, args):
+    """[(passage with facts, [(beginning, rest)])]"""
+    rng = random.Random(5)
+    for i in range(args.contexts):
+        at = (len(text) - args.length) * i // max(1, args.contexts - 1)
+        lines = text[at : at + args.length].split("\n")[1:-1]
+        facts = rng.sample(numbers(rng) if args.numbers else FACTS, args.facts)
+        for place, fact in enumerate(facts, 1):
+            lines.insert(place * len(lines) // (len(facts) + 1), fact.replace("|", ""))
+        yield "\n".join(lines) + "\n", [tuple(fact.rstrip(".").split("|")) for fact in facts]
+
+
+def recall(server, read, facts, sums):
+    """Adds facts, tokens and nats to `sums`."""
+    for beginning, rest in facts:
+        question, whole = server.tokens(f"\n{beginning}"), server.tokens(f"\n{beginning}{rest}")
+        first = next(i for i in range(len(whole)) if i >= len(question) or question[i] != whole[i])
+        right = 0
+        for i in range(first, len(whole)):
+            likely, _ = server.ask(read + whole[:i])
+            right += likely[0][0] == whole[i]
+            sums["nats"] -= dict(likely).get(whole[i], likely[-1][1])
+        sums["asked"] += len(whole) - first
+        sums["right"] += right
+        sums["facts"] += right == len(whole) - first
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("gguf")
-    parser.add_argument("folder", type=pathlib.Path, help="with config.json and heldout.txt")
-    parser.add_argument("slot", help="the program kvmeld_slot")
-    parser.add_argument("--contexts", type=int, default=4)
-    parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--budgets", default="0.5,0.2")
+    parser.add_argument("text", type=pathlib.Path, help="passages of it are read")
+    parser.add_argument("program", help="kvmeld_slot")
+    parser.add_argument("--url", help="of a llama-server with this model; without it one is started here")
+    parser.add_argument("--slots", type=pathlib.Path, help="with --url: the server's --slot-save-path")
+    parser.add_argument("--cache", default="f16", help="without --url: type of the cache [f16]")
+    parser.add_argument("--threads", type=int, default=1, help="without --url: of the server [1]")
+    parser.add_argument("--contexts", type=int, default=4, help="passages [4]")
+    parser.add_argument("--length", type=int, default=5600, help="characters of a passage [5600]")
+    parser.add_argument("--facts", type=int, default=8, help="facts in a passage [8]")
+    parser.add_argument("--numbers", action="store_true")
+    parser.add_argument("--policies", default="streaming_llm,knorm,lagkv,keydiff,leverage,leverage_merging,keydiff_merging,chelsea")
+    parser.add_argument("--budgets", default="0.5,0.25")
+    parser.add_argument("--tail", help="of kvmeld_slot")
     args = parser.parse_args()
+    policies = [None] + [(p, b) for b in args.budgets.split(",") for p in args.policies.split(",")]
+    sums = [dict.fromkeys(("facts", "asked", "right", "nats", "bytes"), 0) for _ in policies]
 
-    @llama_cpp.llama_log_callback
-    def quiet(level, text, data):
-        if level == 4:
-            sys.stderr.write(text.decode(errors="replace"))
-
-    llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    model = llama_cpp.llama_model_load_from_file(args.gguf.encode(), llama_cpp.llama_model_default_params())
-    if not model:
-        sys.exit("llama.cpp cannot load this model")
-    heads = json.loads((args.folder / "config.json").read_text())["num_key_value_heads"]
-    held_out = (args.folder / "heldout.txt").read_bytes()
-    length, following, capacity = 1024, 128, 2048
-    rng = random.Random(5)
-
-    contexts = []
-    for i in range(args.contexts):
-        at = rng.randrange(len(held_out) - 2 * length)
-        text, asked = planted(held_out[at : at + length - 128], rng, 4)
-        contexts.append((text, held_out[at + length - 128 :][:following], asked))
-
-    with tempfile.TemporaryDirectory() as folder:
-        full, short = pathlib.Path(folder) / "full", pathlib.Path(folder) / "short"
-
-        def line(kind, flash, policy, budget):
-            cost, count, right, digits, size, entries = 0.0, 0, 0, 0, 0, 0
-            for text, rest, asked in contexts:
-                reader = Session(model, kind, flash, capacity)
-                reader.read(text[:-1])
-                reader.save(full, text[:-1])
-                reader.close()
+    with tempfile.TemporaryDirectory() as name:
+        folder = args.slots or pathlib.Path(name)
+        if args.url:
+            server = Server(args.url, folder)
+        else:
+            server = Server.start(args.gguf, folder, args.length + 512, args.cache, threads=args.threads)
+        contexts = list(passages(args.text.read_text(errors="replace"), args))
+        for number, (passage, facts) in enumerate(contexts, 1):
+            print(f"\rpassage {number} of {len(contexts)}", end="", flush=True)
+            read = server.tokens(passage, special=True)
+            server.erase()
+            server.ask(read)
+            server.save("full.bin")
+            for policy, to in zip(policies, sums):
+                now = "full.bin"
                 if policy:
-                    command = [args.slot, "--in", full, "--out", short, "--kv-heads", str(heads)]
-                    command += ["--policy", policy, "--budget", str(budget)]
-                    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                    entries = int(told.split("\n")[1].split(": ")[-1].split(" cells")[0])
-                now = short if policy else full
-                size = now.stat().st_size
-                for extra, number in [(rest, None)] + asked:
-                    s = Session(model, kind, flash, capacity)
-                    if s.load(now, capacity) != list(text[:-1]):
-                        sys.exit("llama.cpp restored other tokens")
-                    read = text[-1:] + extra + (number or b"")
-                    logits = s.read(read)
-                    s.close()
-                    if number is None:
-                        cost += sum(bits(logits[i], read[i + 1]) for i in range(len(extra)))
-                        count += len(extra)
-                    else:
-                        for i, digit in enumerate(number):
-                            row = logits[len(extra) + i]
-                            right += max(range(len(row)), key=row.__getitem__) == digit
-                            digits += 1
-            share = f"{100 * budget:.0f}%" if policy else "100%"
-            print(
-                f"{kind + (', flash' if flash else ''):12} {policy or 'full':18} {share:>5}"
-                f" {entries or len(contexts[-1][0]) - 1:6} {size / 1e6:8.2f} {cost / count:10.4f} {100 * right / digits:8.1f}",
-                flush=True,
-            )
+                    now = "short.bin"
+                    command = [args.program, "--in", folder / "full.bin", "--out", folder / now, "--gguf", args.gguf]
+                    command += ["--policy", policy[0], "--budget", policy[1]] + (["--tail", args.tail] if args.tail else [])
+                    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                if server.restore(now) != len(read):
+                    raise RuntimeError("the server restored another number of tokens")
+                to["bytes"] += (folder / now).stat().st_size
+                recall(server, read, facts, to)
+        for left in ("full.bin", "short.bin"):
+            (folder / left).unlink(missing_ok=True)
 
-        print(f"{'cache':12} {'policy':18} {'share':>5} {'cells':>6} {'MB':>8} {'bits/byte':>10} {'digits %':>8}")
-        for kind, flash in (("f16", False), ("f16", True), ("q8_0", True)):
-            line(kind, flash, None, 1)
-            for budget in map(float, args.budgets.split(",")):
-                for policy in args.policies.split(","):
-                    line(kind, flash, policy, budget)
+    print("\r| policy | cells | MB | facts | tokens | nats |\n|---|---|---|---|---|---|")
+    for policy, each in zip(policies, sums):
+        name, budget = policy or ("full", "1")
+        print(
+            f"| {re.sub(' .*', '', name)} | {float(budget):.0%} | {each['bytes'] / len(contexts) / 1e6:.2f}"
+            f" | {each['facts']} of {len(contexts) * args.facts} | {each['right'] / each['asked']:.1%}"
+            f" | {each['nats'] / each['asked']:.2f} |"
+        )
 
 
 main()

@@ -7,8 +7,8 @@
 #include "workload.hpp"
 
 #include <demo/methods.hpp>
-#include <tiny_llama/files.hpp>
 #include <tiny_llama/model.hpp>
+#include <tiny_llama/output_file.hpp>
 
 #include <nlohmann/json.hpp>
 

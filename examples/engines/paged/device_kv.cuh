@@ -1,190 +1,160 @@
-// K, V and what kvmeld knows of them in device memory, behind the calls of host_kv; the model's matrices stay
-// on the host, so that the engine above is the same text.
+// K, V, what kvmeld knows of them, and the model in device memory, behind the calls of host_kv. A step sends
+// its tokens and lists to the device and gets logits back; queries, keys, values and outputs stay there.
 #pragma once
 
 #include "batch.hpp"
+#include "device_memory.cuh"
+#include "device_model.cuh"
 #include "page_pool.hpp"
 #include "pool_layout.hpp"
 
-#include <tiny_llama/config.hpp>
+#include <tiny_llama/model.hpp>
 
 #include <kvmeld/cuda.cuh>
 
-#include <cfloat>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace paged_engine {
+namespace kernels {
 
-inline void check(cudaError_t result, char const* what) {
-  if (result != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(result));
+/// Rotates two channels of a row, half a head apart.
+__device__ inline float2 turned(float const* row, std::uint32_t i, std::uint32_t half, float2 by) {
+  float const a = row[i], b = row[i + half];
+  return {a * by.x - b * by.y, b * by.x + a * by.y};
 }
 
-/// An array in device memory.
-template <class T> class device_array {
-public:
-  explicit device_array(std::size_t count = 0) { resize(count); }
-  device_array(device_array const&) = delete;
-  device_array& operator=(device_array const&) = delete;
-  ~device_array() { cudaFree(data_); }
-
-  /// What was in it is lost where it grows.
-  void resize(std::size_t count) {
-    if (count <= count_) return;
-    cudaFree(data_);
-    data_ = nullptr;
-    check(cudaMalloc(&data_, count * sizeof(T)), "cudaMalloc");
-    count_ = count;
-  }
-  void upload(T const* from, std::size_t count, std::size_t at = 0) {
-    resize(at + count);
-    check(cudaMemcpy(data_ + at, from, count * sizeof(T), cudaMemcpyHostToDevice), "upload");
-  }
-  void download(T* to, std::size_t count, std::size_t at = 0) const {
-    check(cudaMemcpy(to, data_ + at, count * sizeof(T), cudaMemcpyDeviceToHost), "download");
-  }
-  T* data() const { return data_; }
-
-private:
-  T* data_ = nullptr;
-  std::size_t count_ = 0;
-};
-
-/// New rows to the end of their tracks: a block per row of the batch, `part` tells whose it is.
+/// Rotates a row's query and puts it to its place, in half precision, as the library's attention multiplies
+/// it; puts its key, rotated, and its value to the end of their tracks. A block per row.
 template <class Ref>
-__global__ void store_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
-                           std::uint32_t const* part, float const* k, float const* v) {
+__global__ void turn_and_store(Ref const cache, std::uint32_t layer, batch_row const* rows,
+                               float2 const* turns, float const* q, float const* k, float const* v,
+                               kvmeld::float16* query) {
   using element = kvmeld::element_traits<kvmeld::float16>;
-  batch_part const mine = parts[part[blockIdx.x]];
-  std::uint32_t const d = cache.extent().key_dim, heads = cache.extent().kv_heads;
-  for (std::uint32_t i = threadIdx.x; i < heads * d; i += blockDim.x) {
-    kvmeld::track const head = cache.where(layer, mine.slot, i / d);
-    std::uint32_t const slot = cache.length(head) - mine.count + (blockIdx.x - mine.first);
-    std::size_t const from = std::size_t{blockIdx.x} * heads * d + i;
-    cache.keys.locate(head, slot).base[i % d] = element::from_float(k[from]);
-    cache.values.locate(head, slot).base[i % d] = element::from_float(v[from]);
+  batch_row const mine = rows[blockIdx.x];
+  kvmeld::shape const s = cache.extent();
+  std::uint32_t const d = s.key_dim, half = d / 2;
+  float2 const* const by = turns + std::size_t{mine.position} * half;
+  for (std::uint32_t i = threadIdx.x; i < s.query_heads() * half; i += blockDim.x) {
+    std::uint32_t const head = i / half, pair = i % half;
+    float2 const x = turned(q + (std::size_t{blockIdx.x} * s.query_heads() + head) * d, pair, half, by[pair]);
+    kvmeld::float16* const to = query + (std::size_t{mine.place} * s.query_heads() + head) * d + pair;
+    to[0] = element::from_float(x.x);
+    to[half] = element::from_float(x.y);
+  }
+  for (std::uint32_t i = threadIdx.x; i < s.kv_heads * half; i += blockDim.x) {
+    std::uint32_t const head = i / half, pair = i % half;
+    kvmeld::track const t = cache.where(layer, mine.slot, head);
+    std::uint32_t const slot = cache.length(t) - mine.behind;
+    std::size_t const row = (std::size_t{blockIdx.x} * s.kv_heads + head) * d;
+    float2 const x = turned(k + row, pair, half, by[pair]);
+    auto* const key = cache.keys.locate(t, slot).base;
+    auto* const value = cache.values.locate(t, slot).base;
+    key[pair] = element::from_float(x.x);
+    key[pair + half] = element::from_float(x.y);
+    value[pair] = element::from_float(v[row + pair]);
+    value[pair + half] = element::from_float(v[row + pair + half]);
   }
 }
 
-/// Two channels of a row, by the device's own conversion: keys that turn have them in pairs.
-__device__ inline float2 channels_of(kvmeld::float16 const* row, std::uint32_t pair) {
-  return __half22float2(reinterpret_cast<__half2 const*>(row)[pair]);
-}
-
-/// The engine's own attention: a block per row and query head, with shared memory of attend_bytes(). Lengths
-/// are each head's own, and log_degree is the bias.
-template <class Ref>
-__global__ void attend_rows(Ref const cache, std::uint32_t layer, batch_part const* parts,
-                            std::uint32_t const* part, float const* query, float* out, float* lse) {
-  extern __shared__ kvmeld::float16 const* value_rows[];
-  float* const weights = reinterpret_cast<float*>(value_rows + cache.extent().capacity);
-  __shared__ float most, sum;
-  std::uint32_t const row = blockIdx.x, d = cache.extent().key_dim, heads = gridDim.y;
-  batch_part const mine = parts[part[row]];
-  kvmeld::track const head = cache.where(layer, mine.slot, blockIdx.y / cache.extent().queries_per_kv_head);
-  std::uint32_t const seen = cache.length(head) - (mine.first + mine.count - 1 - row);
-  auto const* const q = reinterpret_cast<float2 const*>(query + (std::size_t{row} * heads + blockIdx.y) * d);
-  for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) {
-    kvmeld::float16 const* const key = cache.keys.locate(head, s).base;
-    float dot = 0.0f;
-    for (std::uint32_t i = 0; i < d / 2; ++i) {
-      float2 const k = channels_of(key, i), x = q[i];
-      dot += x.x * k.x + x.y * k.y;
-    }
-    weights[s] = dot * rsqrtf(static_cast<float>(d)) + cache.log_degree(head, s);
-    value_rows[s] = cache.values.locate(head, s).base;  // looked up once, not for every channel
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    most = -FLT_MAX;
-    for (std::uint32_t s = 0; s < seen; ++s) most = fmaxf(most, weights[s]);
-  }
-  __syncthreads();
-  for (std::uint32_t s = threadIdx.x; s < seen; s += blockDim.x) weights[s] = expf(weights[s] - most);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    sum = 0.0f;
-    for (std::uint32_t s = 0; s < seen; ++s) sum += weights[s];
-    lse[std::size_t{row} * heads + blockIdx.y] = most + logf(sum);
-  }
-  __syncthreads();
-  auto* const to = reinterpret_cast<float2*>(out + (std::size_t{row} * heads + blockIdx.y) * d);
-  for (std::uint32_t i = threadIdx.x; i < d / 2; i += blockDim.x) {
-    float2 result{0.0f, 0.0f};
-    for (std::uint32_t s = 0; s < seen; ++s) {
-      float2 const v = channels_of(value_rows[s], i);
-      result.x += weights[s] * v.x;
-      result.y += weights[s] * v.y;
-    }
-    to[i] = {result.x / sum, result.y / sum};
-  }
-}
-/// Its shared memory: a pointer and a weight for every slot.
-inline std::size_t attend_bytes(kvmeld::shape const& s) {
-  return s.capacity * (sizeof(kvmeld::float16 const*) + sizeof(float));
-}
+}  // namespace kernels
 
 /// As host_kv, of all heads. Policies are fixed at compile time here: one of them is enough device code.
 template <class Policy> class device_kv {
 public:
   using policy = Policy;
 
-  device_kv(tiny_llama::config const& model, kv_sizes sizes, policy const& how, page_pool const& pages)
-      : pool_(model, sizes),
+  device_kv(tiny_llama::model const& m, kv_sizes sizes, policy const& how, page_pool const& pages)
+      : model_(m),
+        pool_(m.shape(), sizes),
         pages_(&pages),
         memory_(pool_.elements()),
         host_table_(std::size_t{sizes.slots} * pool_.max_pages(), 0),
         table_(host_table_.size()),
         cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::cache_options{pool_.extent()}) {
     check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::float16)), "cudaMemset");
-    upload_tables();
+    table_.upload(host_table_);
   }
   device_kv(device_kv const&) = delete;
   device_kv& operator=(device_kv const&) = delete;
 
   void set_page(std::uint32_t slot, std::size_t i, std::uint32_t page) {
-    host_table_[slot * pool_.max_pages() + i] = static_cast<std::int32_t>(page);
+    std::size_t const at = slot * pool_.max_pages() + i;
+    if (host_table_[at] == static_cast<std::int32_t>(page)) return;
+    host_table_[at] = static_cast<std::int32_t>(page);
+    changed_ = {std::min(changed_.begin, at), std::max(changed_.end, at + 1)};
   }
-  /// Tables go along with the calls that read them.
+  /// What has changed of the tables goes along with the calls that read them.
   auto& cache() {
-    upload_tables();
+    if (changed_.begin < changed_.end)
+      table_.upload(host_table_.data() + changed_.begin, changed_.end - changed_.begin, changed_.begin);
+    changed_ = {};
     return cache_;
   }
   auto const& cache() const { return cache_; }
   pool_layout const& pool() const { return pool_; }
 
-  void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
-              float const* v, float* out, float* lse) {
-    std::vector<std::uint32_t> part;
-    for (std::uint32_t i = 0; i < batch.size(); ++i) part.insert(part.end(), batch[i].count, i);
-    auto const rows = static_cast<std::uint32_t>(part.size());
-    std::uint32_t const heads = pool_.extent().query_heads();
-    std::size_t const own = std::size_t{rows} * pool_.extent().kv_heads * pool_.extent().key_dim,
-                      all = own * pool_.extent().queries_per_kv_head;
-    parts_.upload(batch.data(), batch.size());
-    part_.upload(part.data(), rows);
-    query_.upload(q, all);
-    key_.upload(k, own);
-    value_.upload(v, own);
-    out_.resize(all);
-    lse_.resize(std::size_t{rows} * heads);
-    store_rows<<<rows, 128>>>(cache_.ref(), layer, parts_.data(), part_.data(), key_.data(), value_.data());
-    attend_rows<<<dim3(rows, heads), 128, attend_bytes(pool_.extent())>>>(
-        cache_.ref(), layer, parts_.data(), part_.data(), query_.data(), out_.data(), lse_.data());
-    check(cudaGetLastError(), "attend_rows");
-    out_.download(out, all);
-    lse_.download(lse, std::size_t{rows} * heads);
+  /// As host_kv::forward. The host's model is not asked: its weights are here.
+  template <class Ranks>
+  void forward(tiny_llama::model&, std::vector<int> const& tokens, std::vector<int> const& positions,
+               std::vector<batch_part> const& batch, bool keeps_queries, Ranks&, std::vector<float>& logits) {
+    most_ = 0;
+    for (batch_part const& part : batch) most_ = std::max(most_, part.count);
+    std::vector<std::uint32_t> slots, counts;
+    std::vector<batch_row> in_order;
+    place_.clear();
+    for (batch_part const& part : batch) {
+      auto const first = static_cast<std::uint32_t>(slots.size()) * most_;
+      for (std::uint32_t i = 0; i < part.count; ++i) {
+        in_order.push_back({static_cast<std::uint32_t>(tokens[part.first + i]),
+                            static_cast<std::uint32_t>(positions[part.first + i]), part.slot, part.count - i,
+                            first + i});
+        place_.push_back(first + i);
+      }
+      slots.push_back(part.slot);
+      counts.push_back(part.count);
+    }
+    slots_.upload(slots);
+    counts_.upload(counts);
+    kvmeld::shape const& s = pool_.extent();
+    std::size_t const places = slots.size() * most_, layers = keeps_queries ? s.layers : 1;
+    query_.resize(layers * places * model_.query_width());
+    lse_.resize(layers * places * s.query_heads());
+    out_.resize(places * model_.query_width());
+    query_layer_ = keeps_queries ? places * model_.query_width() : 0;
+    lse_layer_ = keeps_queries ? places * s.query_heads() : 0;
+    model_.begin(in_order);
+    for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
+      model_.project(layer);
+      kvmeld::float16* const query = query_.data() + layer * query_layer_;
+      float* const lse = lse_.data() + layer * lse_layer_;
+      kernels::turn_and_store<<<model_.count(), 128>>>(cache_.ref(), layer, model_.rows(), model_.turns(),
+                                                       model_.query(), model_.key(), model_.value(), query);
+      kvmeld::query_batch const of{layer, kvmeld::device_list{slots_.data()},
+                                   kvmeld::device_list{counts_.data()},
+                                   static_cast<std::uint32_t>(slots.size()), most_};
+      kvmeld::attention::attend(
+          cache_.executor(), of,
+          kvmeld::rows_by_token<kvmeld::float16 const>(query, most_, s.query_heads(), s.key_dim),
+          cache_.ref(), kvmeld::rows_by_token(out_.data(), most_, s.query_heads(), s.value_dim),
+          kvmeld::rows_by_token(lse, most_, s.query_heads(), 1));
+      model_.finish_layer(layer, out_.data());
+    }
+    model_.finish(logits);
   }
-  void observe(std::uint32_t layer, batch_part const& part, float const* q, float const* lse) {
-    std::uint32_t const heads = pool_.extent().query_heads(), d = pool_.extent().key_dim;
-    query_.upload(q + std::size_t{part.first} * heads * d, std::size_t{part.count} * heads * d);
-    lse_.upload(lse + std::size_t{part.first} * heads, std::size_t{part.count} * heads);
-    cache_.observe({layer, part.slot, part.count},
-                   kvmeld::rows_by_token<float const>(query_.data(), part.count, heads, d),
-                   kvmeld::rows_by_token<float const>(lse_.data(), part.count, heads, 1));
+  /// Feeds the score with the queries of tokens that were kept, of the last forward().
+  void observe(std::uint32_t layer, batch_part const& kept) {
+    kvmeld::shape const& s = pool_.extent();
+    std::size_t const place = place_[kept.first];
+    kvmeld::float16 const* const query = query_.data() + layer * query_layer_ + place * model_.query_width();
+    float const* const lse = lse_.data() + layer * lse_layer_ + place * s.query_heads();
+    cache_.observe(
+        {layer, kept.slot, kept.count},
+        kvmeld::rows_by_token<kvmeld::float16 const>(query, kept.count, s.query_heads(), s.key_dim),
+        kvmeld::rows_by_token<float const>(lse, kept.count, s.query_heads(), 1));
   }
 
   std::vector<kvmeld::float16> read_pages(std::vector<std::uint32_t> const& pages) const {
@@ -196,8 +166,7 @@ public:
     });
     return out;
   }
-  void export_page_metadata(std::vector<std::uint32_t> const& pages,
-                            std::vector<kvmeld::float16> const& saved) {
+  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::float16> const& saved) {
     kvmeld::float16 const* from = saved.data();
     pool_.for_each_part(pages, [&](std::size_t at) {
       memory_.upload(from, pool_.page_elements(), at);
@@ -215,17 +184,28 @@ private:
 
   /// Pages that others use lie in frozen beginnings, so marks would only keep the host from knowing lengths.
   layout rows(std::size_t side) const { return pool_.rows(side, memory_.data(), table_.data(), nullptr); }
-  void upload_tables() { table_.upload(host_table_.data(), host_table_.size()); }
 
+  struct range {
+    std::size_t begin = ~std::size_t{0}, end = 0;
+  };
+
+  device_model model_;
   pool_layout pool_;
   page_pool const* pages_;
   device_array<kvmeld::float16> memory_;
   std::vector<std::int32_t> host_table_;
   device_array<std::int32_t> table_;
   kvmeld::merged_cache<kvmeld::cuda_executor<>, Policy, layout, layout> cache_;
-  device_array<batch_part> parts_;
-  device_array<std::uint32_t> part_;
-  device_array<float> query_, key_, value_, out_, lse_;
+  range changed_;  ///< of the table
+
+  // Of the step under way.
+  std::uint32_t most_ = 0;  ///< rows of a sequence
+  std::vector<std::uint32_t>
+      place_;  ///< of each row, among those of attention: [sequence of the step][most_]
+  std::size_t query_layer_ = 0, lse_layer_ = 0;
+  device_array<std::uint32_t> slots_, counts_;
+  device_array<kvmeld::float16> query_;
+  device_array<float> lse_, out_;
 };
 
 }  // namespace paged_engine

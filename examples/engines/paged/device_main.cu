@@ -7,13 +7,13 @@
 #include "workload_options.hpp"
 
 #include <tiny_llama/files.hpp>
+#include <tiny_llama/program.hpp>
 
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <iostream>
 #include <map>
 #include <string>
@@ -83,29 +83,27 @@ int run(device_options const& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::cout << "SKIPPED: there is no CUDA device here\n";
-    return 77;
-  }
-  device_options o;
-  o.requests = 8;
-  o.context = 200;
-  o.engine.sizes.pages = 80;
-  o.engine.sizes.slots = 4;
-  o.engine.sizes.capacity = 512;
-  o.engine.trigger = 256;
-  o.engine.budget = 128;
-  CLI::App app("The paged engine with its pages and kvmeld on a device, beside the same on the host");
-  declare_workload(app, o);
-  app.add_option("--same", o.same, "answers that have to be the host's; 0: half of them")
-      ->capture_default_str();
-  app.add_option("--apart", o.apart, "by how much a logit of these may differ")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(o);
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_paged_device: " << problem.what() << "\n";
-    return 1;
-  }
+  return tiny_llama::run_program("kvmeld_paged_device", [&] {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+      std::cout << "SKIPPED: there is no CUDA device here\n";
+      return 77;
+    }
+    device_options o;
+    o.requests = 8;
+    o.context = 200;
+    o.engine.sizes.pages = 80;
+    o.engine.sizes.slots = 4;
+    o.engine.sizes.capacity = 512;
+    o.engine.trigger = 256;
+    o.engine.budget = 128;
+    tiny_llama::command_line line(
+        "The paged engine with its pages and kvmeld on a device, beside the same on the host");
+    declare_workload(line, o);
+    add_count(line, "--same", "answers that have to be the host's; 0: half of them", o.same, 0, 1 << 20);
+    line.add("--apart", "X", "by how much a logit of these may differ [0.02]", [&o](std::string const& v) {
+      o.apart = static_cast<float>(tiny_llama::positive_number("--apart", v));
+    });
+    return tiny_llama::shows_help(line.parse(argc, argv)) ? 0 : run(o);
+  });
 }

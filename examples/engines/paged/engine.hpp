@@ -42,7 +42,7 @@ public:
         ranks_(std::move(ranks)),
         pool_(o.sizes.pages),
         prefixes_(pool_, o.sizes.page_size),
-        kv_(m.shape(), o.sizes, policy, pool_),
+        kv_(m, o.sizes, policy, pool_),
         observes_(kvmeld::need_of(policy)) {
     if (std::string const problem = options_problem(o); !problem.empty())
       throw std::invalid_argument(problem);
@@ -176,7 +176,7 @@ private:
       own.push_back(s.pages.back());
     }
     write_table(s);
-    kv_.export_page_metadata(own, s.rows);
+    kv_.write_pages(own, s.rows);
     kv_.cache().resume(s.slot, {s.ledger.data(), s.ledger.size()});
     s.ledger.clear();
     s.rows.clear();
@@ -320,21 +320,8 @@ private:
       rows_.push_back(p.rows);
     }
     kv_.cache().append(slots, counts);
-    auto const n = tokens_.size();
-    auto const layers = static_cast<std::size_t>(model_->shape().layers);
-    std::size_t const width = static_cast<std::size_t>(model_->shape().heads * model_->shape().head_dim);
-    std::size_t const heads = kv_.pool().extent().query_heads();
-    if (observes_) queries_.resize(layers * n * width);
-    lse_.resize((observes_ ? layers : 1) * n * heads);
-    auto const hook = [&](int which, float const* q, float const* k, float const* v, float* out) {
-      auto const layer = static_cast<std::size_t>(which);
-      kv_.attend(static_cast<std::uint32_t>(which), rows_, q, k, v, out,
-                 lse_.data() + (observes_ ? layer * n * heads : 0));
-      ranks_.gather(out, n, width);
-      if (observes_) std::copy_n(q, n * width, queries_.data() + layer * n * width);
-    };
-    model_->forward_batch(tokens_.data(), positions_.data(), static_cast<int>(n), hook, logits_);
-    totals_.tokens += n;
+    kv_.forward(*model_, tokens_, positions_, rows_, observes_, ranks_, logits_);
+    totals_.tokens += tokens_.size();
   }
 
   void settle(std::size_t which) {
@@ -361,12 +348,8 @@ private:
     if (options_.trigger != 0 && !s.finished() && entries(s) >= options_.trigger) compress(s);
   }
   void observe(batch_part const& kept) {
-    auto const layers = static_cast<std::size_t>(model_->shape().layers);
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      kv_.observe(static_cast<std::uint32_t>(layer), kept,
-                  queries_.data() + layer * (queries_.size() / layers),
-                  lse_.data() + layer * (lse_.size() / layers));
-    }
+    auto const layers = static_cast<std::uint32_t>(model_->shape().layers);
+    for (std::uint32_t layer = 0; layer < layers; ++layer) kv_.observe(layer, kept);
   }
   float const* logits_of(std::size_t row) const {
     return logits_.data() + row * static_cast<std::size_t>(model_->shape().vocab);
@@ -414,7 +397,7 @@ private:
   std::vector<part> batch_;
   std::vector<batch_part> rows_;
   std::vector<int> tokens_, positions_;
-  std::vector<float> queries_, lse_, logits_;
+  std::vector<float> logits_;
 };
 
 }  // namespace paged_engine

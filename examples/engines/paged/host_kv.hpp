@@ -6,7 +6,7 @@
 #include "page_pool.hpp"
 #include "pool_layout.hpp"
 
-#include <tiny_llama/config.hpp>
+#include <tiny_llama/model.hpp>
 #include <tiny_llama/threads.hpp>
 
 #include <kvmeld/kvmeld.hpp>
@@ -24,9 +24,9 @@ template <class Policy> class host_kv {
 public:
   using policy = Policy;
 
-  host_kv(tiny_llama::config const& model, kv_sizes sizes, policy const& how, page_pool const& pages)
-      : pool_(model, sizes),
-        query_heads_(static_cast<std::uint32_t>(model.heads)),
+  host_kv(tiny_llama::model const& m, kv_sizes sizes, policy const& how, page_pool const& pages)
+      : pool_(m.shape(), sizes),
+        query_heads_(static_cast<std::uint32_t>(m.shape().heads)),
         shared_(pages.shared()),
         memory_(pool_.elements()),
         table_(std::size_t{sizes.slots} * pool_.max_pages(), -1),
@@ -42,32 +42,36 @@ public:
   auto const& cache() const { return cache_; }
   pool_layout const& pool() const { return pool_; }
 
-  /// Stores new rows at the end of their tracks and attends. Rows are [row][head][channel] of all the model's
-  /// heads, of which this rank's are read and written. lse [row][query head of this rank].
-  void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
-              float const* v, float* out, float* lse) {
-    std::size_t const items = batch.size() * extent().kv_heads;
-    std::size_t products = 0;  // few are done before other threads have woken up
-    for (batch_part const& part : batch)
-      products += std::size_t{part.count} * cache_.longest(part.slot) * extent().query_heads();
-    std::size_t const parts = std::size_t{4} * tiny_llama::pool().size();
-    std::size_t const each = products > 8192 ? (items + parts - 1) / parts : items;
-    tiny_llama::in_pieces(items, each, [&](std::size_t first, std::size_t last) {
-      head_scratch room;
-      for (std::size_t item = first; item < last; ++item) {
-        attend_head(layer, batch[item / extent().kv_heads],
-                    static_cast<std::uint32_t>(item % extent().kv_heads), q, k, v, out, lse, room);
-      }
-    });
+  /// One pass over the rows of a batch: logits [row][vocabulary]. `keeps_queries`: observe() will ask for
+  /// them.
+  template <class Ranks>
+  void forward(tiny_llama::model& m, std::vector<int> const& tokens, std::vector<int> const& positions,
+               std::vector<batch_part> const& batch, bool keeps_queries, Ranks& ranks,
+               std::vector<float>& logits) {
+    auto const n = tokens.size();
+    std::size_t const width = std::size_t{query_heads_} * extent().key_dim, layers = extent().layers;
+    query_layer_ = n * width;
+    lse_layer_ = keeps_queries ? n * extent().query_heads() : 0;
+    if (keeps_queries) queries_.resize(layers * query_layer_);
+    lse_.resize((keeps_queries ? layers : 1) * n * extent().query_heads());
+    auto const hook = [&](int which, float const* q, float const* k, float const* v, float* out) {
+      auto const layer = static_cast<std::size_t>(which);
+      attend(static_cast<std::uint32_t>(which), batch, q, k, v, out, lse_.data() + layer * lse_layer_);
+      ranks.gather(out, n, width);
+      if (keeps_queries) std::copy_n(q, n * width, queries_.data() + layer * query_layer_);
+    };
+    m.forward_batch(tokens.data(), positions.data(), static_cast<int>(n), hook, logits);
   }
 
-  /// Feeds the score with the queries of tokens that were kept.
-  void observe(std::uint32_t layer, batch_part const& part, float const* q, float const* lse) {
+  /// Feeds the score with the queries of tokens that were kept, of the last forward().
+  void observe(std::uint32_t layer, batch_part const& kept) {
     std::uint32_t const d = extent().key_dim, heads = extent().query_heads();
-    std::size_t const first = std::size_t{part.first} * query_heads_ + first_query_head();
+    float const* const q = queries_.data() + layer * query_layer_;
+    float const* const lse = lse_.data() + layer * lse_layer_;
+    std::size_t const first = std::size_t{kept.first} * query_heads_ + first_query_head();
     std::int64_t const row = std::int64_t{query_heads_} * d;
-    cache_.observe({layer, part.slot, part.count}, kvmeld::head_rows<float const>{q + first * d, 0, d, row},
-                   kvmeld::head_rows<float const>{lse + std::size_t{part.first} * heads, 0, 1, heads});
+    cache_.observe({layer, kept.slot, kept.count}, kvmeld::head_rows<float const>{q + first * d, 0, d, row},
+                   kvmeld::head_rows<float const>{lse + std::size_t{kept.first} * heads, 0, 1, heads});
   }
 
   /// The rows of some pages, of all layers and both sides; and back into others.
@@ -80,8 +84,7 @@ public:
     });
     return out;
   }
-  void export_page_metadata(std::vector<std::uint32_t> const& pages,
-                            std::vector<kvmeld::float16> const& saved) {
+  void write_pages(std::vector<std::uint32_t> const& pages, std::vector<kvmeld::float16> const& saved) {
     auto from = saved.begin();
     pool_.for_each_part(pages, [&](std::size_t at) {
       auto const next = from + static_cast<std::ptrdiff_t>(pool_.page_elements());
@@ -106,6 +109,25 @@ private:
   layout rows(std::size_t side) { return pool_.rows(side, memory_.data(), table_.data(), shared_); }
   kvmeld::shape const& extent() const { return pool_.extent(); }
   std::uint32_t first_query_head() const { return pool_.sizes().first_head * extent().queries_per_kv_head; }
+
+  /// Stores new rows at the end of their tracks and attends. Rows are [row][head][channel] of all the model's
+  /// heads, of which this rank's are read and written. lse [row][query head of this rank].
+  void attend(std::uint32_t layer, std::vector<batch_part> const& batch, float const* q, float const* k,
+              float const* v, float* out, float* lse) {
+    std::size_t const items = batch.size() * extent().kv_heads;
+    std::size_t products = 0;  // few are done before other threads have woken up
+    for (batch_part const& part : batch)
+      products += std::size_t{part.count} * cache_.longest(part.slot) * extent().query_heads();
+    std::size_t const parts = std::size_t{4} * tiny_llama::pool().size();
+    std::size_t const each = products > 8192 ? (items + parts - 1) / parts : items;
+    tiny_llama::in_pieces(items, each, [&](std::size_t first, std::size_t last) {
+      head_scratch room;
+      for (std::size_t item = first; item < last; ++item) {
+        attend_head(layer, batch[item / extent().kv_heads],
+                    static_cast<std::uint32_t>(item % extent().kv_heads), q, k, v, out, lse, room);
+      }
+    });
+  }
 
   void attend_head(std::uint32_t layer, batch_part const& part, std::uint32_t head, float const* q,
                    float const* k, float const* v, float* out, float* lse, head_scratch& room) const {
@@ -139,6 +161,10 @@ private:
   std::vector<kvmeld::float16> memory_;
   std::vector<std::int32_t> table_;
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
+
+  // Of the last pass: [layer][row][head].
+  std::size_t query_layer_ = 0, lse_layer_ = 0;
+  std::vector<float> queries_, lse_;
 };
 
 }  // namespace paged_engine

@@ -8,18 +8,25 @@
 #include "soak.hpp"
 
 #include <tiny_llama/files.hpp>
+#include <tiny_llama/program.hpp>
 #include <tiny_llama/progress.hpp>
 
 #include <cstdint>
-#include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace {
 
 using namespace paged_engine;
 
-int run_soak(program_options const& o) {
+struct own_options : program_options {
+  std::vector<double> shares;  ///< not empty: a comparison of them
+  std::uint32_t answer = 24, soak = 0;
+  std::string json;
+};
+
+int run_soak(own_options const& o) {
   tiny_llama::progress bar(std::cerr, static_cast<double>(o.soak));
   soak_result const r = soak(o.soak, o.seed, 40, 20, [&](soak_result const& so_far) {
     bar.update(static_cast<double>(so_far.requests), std::to_string(so_far.engines) + " engines");
@@ -38,8 +45,7 @@ int run_soak(program_options const& o) {
   return 1;
 }
 
-int run_comparison(tiny_llama::model& model, std::string const& text, program_options const& o) {
-  if (!o.json.empty()) tiny_llama::expect_writable("--json", o.json);
+int run_comparison(tiny_llama::model& model, std::string const& text, own_options const& o) {
   auto const work = make_workload(text, o.requests, o.context, o.seed, o.answer, 0);
   std::vector<std::string> const policies = tiny_llama::split_at_commas(o.policy);
   tiny_llama::progress bar(std::cerr, 1.0 + static_cast<double>(policies.size() * o.shares.size()));
@@ -54,17 +60,52 @@ int run_comparison(tiny_llama::model& model, std::string const& text, program_op
   return 0;
 }
 
-int run(program_options const& o) {
+void declare_own(tiny_llama::command_line& line, own_options& o) {
+  declare(line, o, true);
+  line.add("--compare", "SHARES",
+           "instead, the same requests, all at once, without compression and with budgets of these shares of "
+           "the mean prompt, separated by commas; a sequence is compressed when it has grown by --chunk",
+           [&o](std::string const& v) {
+             o.shares = tiny_llama::shares_above_zero("--compare", v);
+             std::reverse(o.shares.begin(), o.shares.end());
+           });
+  add_count(line, "--answer", "tokens of the shortest answer; the longest has 39 more", o.answer, 5, 400);
+  line.add("--json", "FILE", "write the figures of --compare as JSON",
+           [&o](std::string const& v) { o.json = tiny_llama::some_path("--json", v); });
+  line.add("--soak", "N", "instead, so many random requests on a random model, every page watched",
+           [&o](std::string const& v) {
+             o.soak = static_cast<std::uint32_t>(tiny_llama::small_number("--soak", v, 1, 1 << 30));
+           });
+}
+
+/// Refuses options that contradict each other.
+void check_options(own_options const& o) {
+  using tiny_llama::refuse_option;
+  if (o.shares.empty()) {
+    if (!o.json.empty()) refuse_option("--json", o.json, "given with --compare");
+    if (tiny_llama::split_at_commas(o.policy).size() != 1)
+      refuse_option("--policy", o.policy, "one name without --compare");
+    return;
+  }
+  auto const left_out = [](char const* name, std::uint32_t given, std::uint32_t usual) {
+    if (given != usual) refuse_option(name, std::to_string(given), "given without --compare");
+  };
+  left_out("--budget", o.engine.budget, usual_budget);
+  left_out("--trigger", o.engine.trigger, usual_trigger);
+  left_out("--soak", o.soak, 0);
+  if (!o.json.empty()) tiny_llama::expect_writable("--json", o.json);
+}
+
+int run(own_options const& o) {
+  check_options(o);
   if (o.soak != 0) return run_soak(o);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   std::string const text = tiny_llama::read_file(o.model + "/heldout.txt", 1u << 30);
   if (!o.shares.empty()) return run_comparison(model, text, o);
-  if (tiny_llama::split_at_commas(o.policy).size() != 1)
-    tiny_llama::refuse_option("--policy", o.policy, "one name without --compare");
   auto const work = make_workload(text, o.requests, o.context, o.seed, o.answer);
   host_engine e(model, o.engine, o.how());
   live_table table(std::cerr);
-  served const r = serve(e, work, o.quiet ? nullptr : &table);
+  served const r = serve(e, work, &table);
   print_summary(std::cout, e, r);
   return 0;
 }
@@ -72,16 +113,10 @@ int run(program_options const& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  program_options o;
-  CLI::App app("Continuous batching over pages, with sequences that are merged in place");
-  declare(app, o);
-  app.add_option("--soak", o.soak, "instead, so many random requests on a random model, every page watched")
-      ->excludes(app.get_option("--compare"));
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return run(o);
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_paged: " << problem.what() << "\n";
-    return 1;
-  }
+  return tiny_llama::run_program("kvmeld_paged", [&] {
+    own_options o;
+    tiny_llama::command_line line("Continuous batching over pages, with sequences that are merged in place");
+    declare_own(line, o);
+    return tiny_llama::shows_help(line.parse(argc, argv)) ? 0 : run(o);
+  });
 }

@@ -5,6 +5,7 @@
 #include "serve.hpp"
 
 #include <tiny_llama/files.hpp>
+#include <tiny_llama/program.hpp>
 
 #include <mpi.h>
 
@@ -95,19 +96,19 @@ int run(program_options const& o) {
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  program_options o;
-  CLI::App app("The paged engine split over ranks by KV heads");
-  declare(app, o);
-  int status = 0;
-  try {
-    app.parse(argc, argv);
-    status = run(o);
-  } catch (CLI::ParseError const& problem) {
-    status = app.exit(problem);
-  } catch (std::exception const& problem) {
-    std::cerr << "kvmeld_paged_mpi: " << problem.what() << "\n";
-    MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait for what this rank does not send
-  }
+  int const status = tiny_llama::run_program("kvmeld_paged_mpi", [&] {
+    program_options o;
+    tiny_llama::command_line line("The paged engine split over ranks by KV heads");
+    declare(line, o);
+    if (tiny_llama::shows_help(line.parse(argc, argv))) return 0;
+    try {
+      return run(o);
+    } catch (std::exception const& problem) {
+      std::cerr << "kvmeld_paged_mpi: " << problem.what() << "\n";
+      MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait for what this rank does not send
+      return 1;
+    }
+  });
   MPI_Finalize();
   return status;
 }

@@ -3,7 +3,7 @@
 
 #include "engine_options.hpp"
 
-#include <CLI/CLI.hpp>
+#include <tiny_llama/command_line.hpp>
 
 #include <cstdint>
 #include <string>
@@ -17,46 +17,38 @@ struct workload_options {
   std::uint64_t seed = 1;
 };
 
-/// Declares the options, the values they have now as defaults; CLI11 refuses what is out of range by name,
-/// value and what is allowed.
-inline void declare_workload(CLI::App& app, workload_options& o) {
-  auto const at_least_one = CLI::Range(1u, 1u << 20);
-  app.add_option("--model", o.model, "folder with config.json, model.safetensors and heldout.txt")
-      ->check(CLI::ExistingDirectory)
-      ->capture_default_str();
-  app.add_option("--requests", o.requests, "how many arrive")->check(at_least_one)->capture_default_str();
-  app.add_option("--context", o.context, "tokens of the shortest prompt; the longest is twice that")
-      ->check(CLI::Range(128u, 800u))
-      ->capture_default_str();
-  app.add_option("--trigger", o.engine.trigger, "entries at which a sequence is merged; 0: never")
-      ->check(CLI::Range(0u, 1u << 20))
-      ->capture_default_str();
-  app.add_option("--budget", o.engine.budget, "entries it is merged to")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--pages", o.engine.sizes.pages, "pages of the pool")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--page-size", o.engine.sizes.page_size, "tokens of a page")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-  app.add_option("--slots", o.engine.sizes.slots, "sequences at a time")
-      ->check(CLI::Range(1u, 256u))
-      ->capture_default_str();
-  app.add_option("--chunk", o.engine.chunk, "tokens of a prompt read in one step")
-      ->check(at_least_one)
-      ->capture_default_str();
-  app.add_option("--drafts", o.engine.drafts, "tokens guessed per step; 0: none")
-      ->check(CLI::Range(0u, 64u))
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--preemption",
-         [&o](std::string const& how) {
-           o.engine.preempted = how == "save" ? preemption::save : preemption::recompute;
-         },
-         "what becomes of a sequence whose pages are taken: save or recompute")
-      ->check(CLI::IsMember({"save", "recompute"}));
-  app.add_option("--seed", o.seed, "of the requests")->capture_default_str();
+/// Adds an option that is a whole number from `least` to `most`; the value it has now is its default.
+inline void add_count(tiny_llama::command_line& line, char const* name, std::string const& help,
+                      std::uint32_t& count, int least, int most) {
+  line.add(name, "N", help + " [" + std::to_string(count) + "]", [=, &count](std::string const& v) {
+    count = static_cast<std::uint32_t>(tiny_llama::small_number(name, v, least, most));
+  });
+}
+
+/// Declares the options, the values they have now as defaults.
+inline void declare_workload(tiny_llama::command_line& line, workload_options& o) {
+  constexpr int many = 1 << 20;
+  line.add("--model", "DIR", "folder with config.json, model.safetensors and heldout.txt [" + o.model + "]",
+           [&o](std::string const& v) { o.model = tiny_llama::some_path("--model", v); });
+  add_count(line, "--requests", "how many arrive", o.requests, 1, many);
+  add_count(line, "--context", "tokens of the shortest prompt; the longest is twice that", o.context, 128,
+            800);
+  add_count(line, "--trigger", "entries at which a sequence is merged; 0: never", o.engine.trigger, 0, many);
+  add_count(line, "--budget", "entries it is merged to", o.engine.budget, 1, many);
+  add_count(line, "--pages", "pages of the pool", o.engine.sizes.pages, 1, many);
+  add_count(line, "--page-size", "tokens of a page", o.engine.sizes.page_size, 1, 256);
+  add_count(line, "--slots", "sequences at a time", o.engine.sizes.slots, 1, 256);
+  add_count(line, "--chunk", "tokens of a prompt read in one step", o.engine.chunk, 1, many);
+  add_count(line, "--drafts", "tokens guessed per step; 0: none", o.engine.drafts, 0, 64);
+  line.add("--preemption", "NAME",
+           "what becomes of a sequence whose pages are taken: save or recompute [save]",
+           [&o](std::string const& v) {
+             if (v != "save" && v != "recompute")
+               tiny_llama::refuse_option("--preemption", v, "save or recompute");
+             o.engine.preempted = v == "save" ? preemption::save : preemption::recompute;
+           });
+  line.add("--seed", "N", "of the requests [" + std::to_string(o.seed) + "]",
+           [&o](std::string const& v) { o.seed = tiny_llama::seed_number("--seed", v); });
 }
 
 }  // namespace paged_engine

@@ -33,7 +33,6 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, c
   planned_.reserve(sizes_.extent.sequences);
   if (sizes_.stats) stats_.resize(sizes_.extent.tracks());
   bind_memory();
-  policy_name_ = name_of_policy(policy_);
 }
 
 template <class E, class P, class K, class V>
@@ -44,7 +43,6 @@ merged_cache<E, P, K, V>::merged_cache(merged_cache&& other) noexcept
       tensors_(other.tensors_),
       sizes_(other.sizes_),
       memory_(std::move(other.memory_)),
-      policy_name_(std::move(other.policy_name_)),
       mirror_(std::move(other.mirror_)),
       planned_(std::move(other.planned_)),
       bounds_(std::move(other.bounds_)),
@@ -66,7 +64,6 @@ merged_cache<E, P, K, V>& merged_cache<E, P, K, V>::operator=(merged_cache&& oth
   tensors_ = other.tensors_;
   sizes_ = other.sizes_;
   memory_ = std::move(other.memory_);
-  policy_name_ = std::move(other.policy_name_);
   mirror_ = std::move(other.mirror_);
   planned_ = std::move(other.planned_);
   bounds_ = std::move(other.bounds_);

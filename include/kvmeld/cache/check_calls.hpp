@@ -128,12 +128,8 @@ std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_
                  "shortfall::keep, because the policy is guarded and no bound covers what is evicted");
 }
 
-/// Why a compression is refused; empty if it is not. Budgets have to be valid, scores observed where they are
-/// needed, nothing pending, and pinned entries within the budget.
-template <class Policy, class Keys, class Values>
-std::string compress(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
-                     Policy const& policy, kv<Keys, Values> const& tensors) {
-  if (std::string text = is_open(call, l, sequences); !text.empty()) return text;
+/// Why a budget is none; empty if it is one.
+inline std::string budget_value(char const* call, budget const& allowed) {
   if (allowed.is_ratio() && !(is_within(allowed.ratio_value(), 0.0, 1.0) && allowed.ratio_value() > 0.0)) {
     return refusal(call, "budget ratio", allowed.ratio_value(), "above 0 and at most 1");
   }
@@ -143,6 +139,46 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
   if (allowed.is_per_layer() && allowed.table() == nullptr) {
     return refusal(call, "per-layer budget table", "null", "an array with one number per layer");
   }
+  return {};
+}
+
+/// Why a track of `length` entries, of which the first `frozen` must not be written, cannot be left `limit`
+/// of them; empty if it can.
+template <class Policy>
+std::string pins_within(char const* call, std::string const& whose, Policy const& policy,
+                        std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) {
+  pins const p = policy.select.pinned(length, limit, min_of(length, frozen));
+  // A set needs an entry besides the pinned ones, in whose slot its result lies.
+  std::uint32_t const least =
+      p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
+  if (limit >= least) return {};
+  return refusal(call, whose, limit, "at least ", least, ", because ", p.total(), " of the ", length,
+                 " entries are pinned (", p.sinks, " sinks or frozen, ", p.recents, " recents, ", p.heavy,
+                 " by score)");
+}
+
+/// Why no sequence of `tokens` tokens can be brought to this budget while it has never been compressed and
+/// nothing of it is frozen; empty if it can, once a policy that ranks by attention was shown some.
+template <class Policy>
+std::string new_sequence(char const* call, budget const& allowed, Policy const& policy,
+                         cache_options const& sizes, std::uint32_t tokens) {
+  std::string text = splits(call, allowed, policy, sizes);
+  if (text.empty()) text = budget_value(call, allowed);
+  if (!text.empty()) return text;
+  std::uint32_t const limit = allowed.resolve(track{0, 0, 0, 0}, tokens);
+  if (limit == 0) return refusal(call, message("budget of ", tokens, " tokens"), 0, "at least 1");
+  return tokens <= limit
+             ? std::string()
+             : pins_within(call, message("budget of ", tokens, " tokens"), policy, tokens, limit, 0);
+}
+
+/// Why a compression is refused; empty if it is not. Budgets have to be valid, scores observed where they are
+/// needed, nothing pending, and pinned entries within the budget.
+template <class Policy, class Keys, class Values>
+std::string compress(char const* call, ledger_ref const& l, index_list sequences, budget allowed,
+                     Policy const& policy, kv<Keys, Values> const& tensors) {
+  if (std::string text = is_open(call, l, sequences); !text.empty()) return text;
+  if (std::string text = budget_value(call, allowed); !text.empty()) return text;
   for (std::uint32_t sequence : sequences) {
     if (std::string text = nothing_pending(call, l, sequence); !text.empty()) return text;
     bool shrinks = false;  // whether the track's budget scope is above its budget
@@ -162,14 +198,8 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
                        "layer first)");
       }
       if (length <= limit) return {};
-      pins const p = policy.select.pinned(length, limit, min_of(length, shielded_length(l, t, tensors)));
-      // A set needs an entry besides the pinned ones, in whose slot its result lies.
-      std::uint32_t const least =
-          p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
-      if (limit >= least) return {};
-      return refusal(call, message("budget of ", track_name(t)), limit, "at least ", least, ", because ",
-                     p.total(), " of the ", length, " entries are pinned (", p.sinks, " sinks or frozen, ",
-                     p.recents, " recents, ", p.heavy, " by score)");
+      return pins_within(call, message("budget of ", track_name(t)), policy, length, limit,
+                         shielded_length(l, t, tensors));
     });
     if (!text.empty()) return text;
   }

@@ -43,7 +43,7 @@ std::uint32_t bound_after(Policy const& p, std::uint32_t bound, bool known, std:
   if (!is_exact(p, fallback) && fallback == shortfall::keep) return bound;
   if (!known || !only || !keeps_pins_only(p)) return limit;
   pins const stay = p.select.pinned(bound, limit, frozen);
-  return min_of(limit, stay.total() + stay.centers);
+  return min_of(limit, max_of(1u, stay.total() + stay.centers));  // see pins_of
 }
 
 /// Predicts what a compression of sequences leaves, as far as the host can tell before it.

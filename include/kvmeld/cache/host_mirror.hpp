@@ -19,7 +19,7 @@ namespace detail {
 /// is repeated on it. Numbers of pending and frozen entries and open sequences are exact. Tokens seen are
 /// exact unless counts lay on the device. Lengths are upper bounds, often exact. Numbers of empty slots are
 /// lower bounds. `compressed_at` is the number of tokens seen when a compression last may have changed
-/// something. Warnings and rounds are those of the last report.
+/// something, moved by shifts. Warnings and rounds are those of the last report.
 class host_mirror {
 public:
   host_mirror() = default;
@@ -123,6 +123,19 @@ public:
   void compressed(std::uint32_t sequence) {
     note(sequence, sequences::effect::changed);
     words_of(sequence)[sequence_word::compressed_at] = sequences_.seen[sequence];
+  }
+  /// Notes that `sure` entries went from every track, from among positions below `gap_end`. `all`: no others
+  /// went. Otherwise the lengths are bounds from now on. Empty slots are out.
+  void dropped(std::uint32_t sequence, std::uint32_t sure, bool all, std::uint32_t gap_end) {
+    keep_tracks();
+    each(sequence, [&](track t) {
+      std::uint32_t& length = tracks_.length[t.index];
+      length -= std::min(length, sure);
+    });
+    std::uint32_t& gap = words_of(sequence)[sequence_word::gap_end];
+    gap = std::max(gap, gap_end);
+    note(sequence, sequences::effect::changed);
+    if (!all) mark_inexact(sequence);
   }
 
   // ---- operations -------------------------------------------------------------------------------
@@ -230,7 +243,7 @@ public:
         sequences_.seen[q] = std::min(sequences_.seen[q], tokens - sequences_.pending[q]);
       }
       if (since != sequences::effect::counted) continue;
-      for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at})
+      for (std::uint32_t w : {sequence_word::rounds, sequence_word::compressed_at, sequence_word::gap_end})
         words_of(q)[w] = then.sequence_state(q, w);
       sequences_.known[q] = sequences_.tokens_known[q] = 1;
     }

@@ -74,11 +74,16 @@ public:
   }
   /// True if length_bound(sequence) has reached the trigger.
   bool due(std::uint32_t sequence, trigger t) const { return t.due(length_bound(sequence)); }
-  /// Chelsea's step counter (Chelsea section 4: i in r_i); `set_rounds` sets it.
+  /// Rounds of all compressions of a sequence, whatever its policy. A compression adds as many as the track
+  /// with the most of them took: rounds in which the identifier merged or dropped entries. A policy of one
+  /// round adds 1; a compression that finds every track within its budget adds 0. Chelsea's schedule reads
+  /// the sum as its step (Chelsea section 4: i in r_i). `set_rounds` sets it.
   std::uint32_t rounds(std::uint32_t sequence) const {
     return within("rounds", sequence) ? facts_.sequence_state(sequence, sequence_word::rounds) : 0;
   }
   /// Fewest tokens that `truncate` can go back to, apart from frozen entries: earlier tokens have been
+  /// compressed. It is the number of tokens seen at the last compression that changed a track, counted by the
+  /// positions of now: `shift` and `renumber` move it, `adopt` sets it to its tokens. 0: nothing was
   /// compressed.
   std::uint32_t compressed_at(std::uint32_t sequence) const {
     return within("compressed_at", sequence) ? facts_.sequence_state(sequence, sequence_word::compressed_at)

@@ -38,12 +38,15 @@
 #include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/rounds/apply_fates.hpp>
 #include <kvmeld/rounds/compress.hpp>
 #include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/padding.hpp>
 #include <kvmeld/save/save.hpp>
+#include <kvmeld/save/terms.hpp>
 #include <kvmeld/score/absorb.hpp>
 #include <kvmeld/score/given.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/observe_chunks.hpp>
@@ -53,6 +56,7 @@
 #include <kvmeld/sequences/append.hpp>
 #include <kvmeld/sequences/close.hpp>
 #include <kvmeld/sequences/commit.hpp>
+#include <kvmeld/sequences/drop_positions.hpp>
 #include <kvmeld/sequences/fork.hpp>
 #include <kvmeld/sequences/freeze.hpp>
 #include <kvmeld/sequences/open.hpp>
@@ -81,8 +85,9 @@ inline namespace KVMELD_ABI {
 /// stats and the first recorded calls take host memory. Every call may take host memory for one or two
 /// numbers per listed sequence. `apply` validates the plan on the host with a few bytes per entry of one
 /// track. `clone`, `save` and `resume` allocate. If launches are not immediate, `sync_lengths` copies the
-/// numbers of tracks and sequences to host memory while it runs, `shift` and `renumber` copy the ledger, and
-/// `save` and `resume` copy a sequence, for which they also allocate memory of the executor.
+/// numbers of tracks and sequences to host memory while it runs, `shift` and `renumber` copy the ledger (and
+/// so do `drop_positions` of a sequence with frozen entries and `truncate` to before a gap), and `save` and
+/// `resume` copy a sequence, for which they also allocate memory of the executor.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
 /// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
@@ -200,11 +205,33 @@ public:
   /// As commit(sequences, device_list), without a launch: a kernel of the engine calls commit_in_kernel for
   /// each of these sequences.
   status commit(index_list sequences, in_kernel_t);
-  /// Goes back to the first `tokens` tokens seen: forgets the entries of later tokens. The result is exact.
-  /// Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among those to forget,
-  /// and pending entries. The scores of entries that stay still contain the attention of forgotten queries.
-  /// Warnings stay.
+  /// Goes back to the first `tokens` tokens seen: forgets the entries at positions from `tokens` on. The
+  /// result is exact. Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among
+  /// those to forget, and pending entries. The scores of entries that stay still contain the attention of
+  /// forgotten queries. Warnings stay. If launches are not immediate, it waits and cannot be recorded where
+  /// it goes back to before a gap that drop_positions or shift left.
   status truncate(std::uint32_t sequence, std::uint32_t tokens);
+  /// Drops the entries whose position lies in [first, last) from every track, in place: a document or a
+  /// tool's output leaves the middle of a context. What stays keeps its order, positions, degrees and scores,
+  /// and moves to the front of its track. An entry goes or stays by its own position, with all the tokens it
+  /// stands for: one that merged tokens of the range, and lies outside, stays as it is; so does its attention
+  /// to them. An entry that others share (EMS) goes with its members. Pins of a policy (sinks, recents) hold
+  /// no entry back.
+  ///
+  /// `tokens`, and so the next position and budgets by ratio, stay. Positions do not close up: a gap is left,
+  /// which shift(sequence, first - last, rope, last) or renumber closes. compressed_at stays, so truncate can
+  /// still go back to any token that came after the last compression, dropped ones too; with options.padded
+  /// it becomes the tokens seen if empty slots fill up a track. Rounds, warnings and stats stay. Queries that
+  /// are observed or attend together afterwards must be of tokens from `last` on.
+  ///
+  /// Refuses pending entries, a range that is not within [0, tokens seen], frozen entries in the range, and
+  /// rows there or behind that may not be written. If the host cannot ask the layout, entries up to the last
+  /// such row stay and leave warning::undropped. Takes the launches of a compression without rounds, and
+  /// O(entries) work; needs no memory besides the workspace. Waits only if launches are not immediate and
+  /// entries are frozen, or the host has only a bound of the tokens. Where it may drop compressed entries,
+  /// the host has bounds of the lengths afterwards, until sync_lengths or a report. Cannot be recorded.
+  /// Forgets the plan made last.
+  status drop_positions(std::uint32_t sequence, position_t first, position_t last);
   /// Freezes exactly the first `length` entries of every track; entries behind them are not frozen any more.
   /// Call it when pages become shared, or are no longer shared. If tracks share different lengths, let the
   /// layout's `writable` say so instead. Waits if the host has only bounds of the lengths (see `exact`) and
@@ -226,10 +253,11 @@ public:
   /// keys lie unrotated or the engine rotates them itself. Rotations are linear, so logits stay the same for
   /// queries that are rotated likewise, merged keys included, up to the rounding of storage. Tokens seen
   /// change with the next position; budgets by ratio and `truncate` use the new number. Positions below
-  /// `first` (sinks) stay. Refuses a shift that would move an entry to or below the position of such a sink,
-  /// or below 0; pending entries; and, if keys are rotated, frozen or unwritable rows among those that move.
-  /// If the host cannot ask the layout, unwritable rows leave warning::unrotated. Waits if launches are not
-  /// immediate.
+  /// `first` (sinks) stay. compressed_at moves by `offset` too; only if tokens that came after the last
+  /// compression stay below `first`, it stays. An offset of 0 changes nothing. Refuses a shift that would
+  /// move an entry to or below the position of such a sink, or below 0; pending entries; and, if keys are
+  /// rotated, frozen or unwritable rows among those that move. If the host cannot ask the layout, unwritable
+  /// rows leave warning::unrotated. Waits if launches are not immediate.
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {}, position_t first = 0);
   /// Gives the entries positions without gaps: the newest entry of every track comes to longest - 1, the one
   /// before it to longest - 2, and so on, where `longest` is the length of the longest track. The next token
@@ -251,7 +279,7 @@ public:
   status renumber(std::uint32_t sequence, rope_params const& rope = {});
   /// Sets the step of Chelsea's schedule: the next round of the sequence is round `n` (i in r_i, counted from
   /// 0), and later rounds count on from there. `rounds(sequence)` returns the step. Refuses sequences that
-  /// are not open, and n above 2^31 - 1.
+  /// are not open, and n above 2^31 - 1. Every policy counts rounds, but only Chelsea's schedule reads them.
   status set_rounds(std::uint32_t sequence, std::uint32_t n) {
     return operate(sequences::set_rounds{}, {sequence}, {n});
   }
@@ -426,9 +454,11 @@ public:
   status save(std::uint32_t sequence, span<std::byte> out) const;
   /// Returns the bytes in a vector; empty if the call is refused and exceptions are off.
   std::vector<std::byte> save(std::uint32_t sequence) const;
-  /// Opens `sequence` as the sequence that was saved, in this or another cache of the same policy, channels
-  /// and shape; capacity and number of sequences may differ. The engine restores K and V rows. Allocates a
-  /// ledger of one sequence to check the bytes before it uses them.
+  /// Opens `sequence` as the sequence that was saved, in this or another cache in which it goes on alike.
+  /// Layers, heads, channels, element types, policy, what the score's numbers depend on (kept_facts),
+  /// options.scope, ignore_degree, padded, members, first_layer and first_kv_head have to agree; capacity,
+  /// number of sequences, layouts and the other options may differ. options.bias has to suit the degrees. The
+  /// engine restores K and V rows. Allocates a ledger of one sequence to check the bytes before it uses them.
   status resume(std::uint32_t sequence, span<std::byte const> from);
 
 private:
@@ -451,6 +481,10 @@ private:
   template <class Operation>
   void note_done(Operation const& operation, index_list sequences, index_list counts, bool guessed);
   index_list all_pending(index_list sequences);
+  status truncate_gaps(std::uint32_t sequence, std::uint32_t tokens);
+  template <class Mark>
+  status remove_entries(char const* call, std::uint32_t sequence, Mark const& mark, std::uint32_t sure,
+                        bool all, std::uint32_t gap_end);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);
@@ -504,6 +538,7 @@ private:
   budget stage_budget(budget allowed);
   std::string no_stats(char const* call) const;
   cache_stats stats_of(track t) const;
+  saved::terms saved_terms() const;
   status save_problem(std::uint32_t sequence) const;
 
   mutable Executor executor_;  ///< a save gathers the sequence by a kernel
@@ -511,7 +546,6 @@ private:
   tensors_used tensors_;
   cache_options sizes_;
   typename Executor::memory memory_;
-  std::string policy_name_;
   detail::cache_arrays arrays_;
   detail::host_mirror mirror_;          ///< used if launches are not immediate
   std::vector<std::uint32_t> planned_;  ///< sequences of the plan made last

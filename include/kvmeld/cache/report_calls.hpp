@@ -100,6 +100,21 @@ stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
 
 // ---- saving -------------------------------------------------------------------------------------
 
+/// What the bytes tell of this cache. Waits if launches are not immediate.
+template <class E, class P, class K, class V> saved::terms merged_cache<E, P, K, V>::saved_terms() const {
+  kept_facts facts(sizes_.extent, [&](float const* from, std::size_t n) {
+    std::vector<float> to(n);
+    executor_.download(to.data(), from, n * sizeof(float));
+    return to;
+  });
+  detail::tell_kept_of(policy_.score, facts);
+  return {name_of_policy(policy_),
+          facts.text(),
+          saved::name_of_rows<keys_used, values_used>(),
+          detail::tracks_per_plan(sizes_.scope, sizes_.extent),
+          sizes_.bias == bias_support::none,
+          sizes_.bias == bias_support::shared};
+}
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {
   return refuse_once("save", [&] { return check_calls::is_open("save", facts_, {sequence}); });
@@ -119,7 +134,7 @@ template <class E, class P, class K, class V>
 std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t sequence) const {
   std::size_t bytes = 0;
   (void)read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
-    bytes = saved::bytes_of(l, number, policy_name_);
+    bytes = saved::bytes_of(l, number, saved_terms());
     return status();
   });
   return bytes;
@@ -127,14 +142,14 @@ std::size_t merged_cache<E, P, K, V>::saved_bytes(std::uint32_t sequence) const 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save(std::uint32_t sequence, span<std::byte> out) const {
   return read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
-    return raise(saved::save(l, number, policy_name_, out));
+    return raise(saved::save(l, number, saved_terms(), out));
   });
 }
 template <class E, class P, class K, class V>
 std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t sequence) const {
   std::vector<std::byte> out;
   (void)read_sequence(sequence, [&](ledger_ref const& l, std::uint32_t number) {
-    out = saved::save(l, number, policy_name_);
+    out = saved::save(l, number, saved_terms());
     return status();
   });
   return out;
@@ -142,7 +157,11 @@ std::vector<std::byte> merged_cache<E, P, K, V>::save(std::uint32_t sequence) co
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte const> from) {
-  auto const problem = [&] { return saved::problem(facts_, sequence, from, policy_name_); };
+  saved::terms own{};
+  auto const problem = [&] {
+    own = saved_terms();
+    return saved::problem(facts_, sequence, from, own);
+  };
   if (status s = refuse_once("resume", problem); !s.ok()) return s;
   detail::sequence_ledger<E> to(executor_, ledger_, sequence);
   if (std::string text = to.problem("resume"); !text.empty()) return raise(text);
@@ -152,7 +171,7 @@ status merged_cache<E, P, K, V>::resume(std::uint32_t sequence, span<std::byte c
   };
   if (status s = make_room(executor_, "resume", launches); !s.ok()) return s;
   to.reserve();
-  saved::resume(to.ledger(), to.sequence(), from, policy_name_);
+  saved::resume(to.ledger(), to.sequence(), from, own);
   to.store();
   keep_mirror();
   if constexpr (!immediate) mirror_.read(to.ledger(), to.sequence(), sequence);

@@ -97,9 +97,105 @@ status merged_cache<E, P, K, V>::commit(index_list sequences, in_kernel_t) {
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::truncate(std::uint32_t sequence, std::uint32_t tokens) {
   know_tokens(sequence);
-  if (tokens_known(sequence)) return operate(sequences::truncate{}, {sequence}, {tokens});
-  return raise(refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
-                       "known, because a device_list was committed (call sync_lengths before recording)"));
+  if (!tokens_known(sequence)) {
+    return raise(refusal("truncate", message("number of tokens of sequence ", sequence), "unknown",
+                         "known, because a device_list was committed (call sync_lengths before recording)"));
+  }
+  if constexpr (!immediate) {
+    bool const there = valid().ok() && sequence < sizes_.extent.sequences;
+    if (there && sequences::truncate::reads_positions(facts_, sequence, tokens))
+      return truncate_gaps(sequence, tokens);
+  }
+  return operate(sequences::truncate{}, {sequence}, {tokens});
+}
+
+/// Truncates where positions may lie empty among those that go: the host reads the ledger and counts what
+/// stays.
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::truncate_gaps(std::uint32_t sequence, std::uint32_t tokens) {
+  sequences::truncate const operation{};
+  std::vector<std::uint32_t> kept;
+  auto const problem = [&] {
+    detail::readable_ledger const now = readable();
+    std::string text = operation.problem(now.ledger, {sequence}, {tokens});
+    if (!text.empty()) return text;
+    for_tracks(sequence, [&](track t) { kept.push_back(operation.kept(now.ledger, t, tokens)); });
+    return text;
+  };
+  if (status s = refuse_once("truncate", problem); !s.ok()) return s;
+  status const s = carry_out(operation, {sequence}, {tokens}, [](detail::sequence_phase const&) {});
+  if (!s.ok()) return s;
+  std::size_t i = 0;
+  for_tracks(sequence, [&](track t) { mirror_.lower(t, kept[i++]); });
+  mirror_.mark_inexact(sequence);
+  mirror_.set_known(sequence, true);
+  return {};
+}
+
+/// The one way of calls that remove entries of a sequence besides a compression. `mark(launch)` launches what
+/// marks their fates; see apply_fates. `sure` entries go from every track, and with `all` no others do. They
+/// lie at positions below `gap_end`.
+template <class E, class P, class K, class V>
+template <class Mark>
+status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t sequence, Mark const& mark,
+                                                std::uint32_t sure, bool all, std::uint32_t gap_end) {
+  index_list const list{&sequence, 1};
+  bounds_.assign(1, 0);
+  for_tracks(sequence, [&](track t) {
+    std::uint32_t const held = facts_.held(t);
+    bounds_[0] = max_of(bounds_[0], held - min_of(held, sure));
+  });
+  work_list const work = stage(list);
+  detail::sequence_phase const padding{ledger_, work,
+                                       sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+  fate_options const how{fates_of::call, arrays_.workspace.zero_emptied, gap_end};
+  keep_mirror();
+  status const s = kvmeld::launch_all(executor_, call, [&] {
+    work_list const tracks = plan_work(work.sequences, work.sequence_count);
+    detail::for_each_wave(arrays_.workspace, ledger_, tracks, 1, [&](wave_ref const& wave) {
+      apply_fates(detail::launcher<E>{executor_, wave}, tensors_, mark, how);
+    });
+    if (sizes_.padded) pad(padding, list);
+  });
+  if (!s.ok()) return s;
+  planned_.clear();  // its memory was used
+  if constexpr (!immediate) {
+    if (sizes_.padded) mirror_.drop_padding(sequence);
+    mirror_.dropped(sequence, sure, all, gap_end);
+    if (sizes_.padded) {
+      mirror_.compressed(sequence);  // the last slots of a track may be empty from now on
+      mirror_.pad(sequence, writes_all && mirror_.known(sequence));
+    }
+  }
+  return {};
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::drop_positions(std::uint32_t sequence, position_t first, position_t last) {
+  know_tokens(sequence);
+  sequences::position_range const range{first, last};
+  char const* const call = sequences::position_range::name;
+  auto const problem = [&] {
+    std::string text = range.problem(facts_, sequence);
+    if (!text.empty() || first == last) return text;
+    text = check_calls::first_track_problem(facts_, sequence, [&](track t) {
+      return check_calls::padding_problem(call, facts_, t, seen_tensors());
+    });
+    if (!text.empty() || (writes_all && facts_.frozen[sequence] == 0)) return text;
+    if (!immediate && facts_.frozen[sequence] == 0) return text;
+    detail::readable_ledger const now = readable();
+    return range.entries_problem(now.ledger, sequence, [&](track t) {
+      return check_calls::shielded_length(now.ledger, t, seen_tensors());
+    });
+  };
+  if (status s = refuse_once(call, problem); !s.ok()) return s;
+  if (first == last) return {};
+  auto const mark = [&](detail::launcher<E> const& launch) {
+    launch(sequences::mark_positions_phase{{launch.wave}, range});
+  };
+  std::uint32_t const sure = immediate || writes_all ? range.sure(facts_, sequence) : 0;
+  bool const all = (immediate || writes_all) && range.is_exact(facts_, sequence);
+  return remove_entries(call, sequence, mark, sure, all, static_cast<std::uint32_t>(last));
 }
 
 template <class E, class P, class K, class V>
@@ -125,13 +221,16 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                                        position_t first) {
   know_tokens(sequence);
-  sequences::shift<keys_used> const operation{tensors_.keys, rope, offset, first};
+  sequences::shift<keys_used> operation{tensors_.keys, rope, offset, first};
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
     if (!text.empty()) return text;
-    return operation.entries_problem(readable().ledger, sequence, seen_tensors().keys);
+    detail::readable_ledger const now = readable();
+    operation.count(now.ledger, sequence);
+    return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("shift", problem); !s.ok()) return s;
+  if (offset == 0) return {};
   return change_positions(operation, sequence);
 }
 
@@ -143,8 +242,7 @@ status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params co
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
     if (!text.empty()) return text;
     detail::readable_ledger const now = readable();
-    for_tracks(sequence,
-               [&](track t) { operation.longest = max_of(operation.longest, now.ledger.length[t.index]); });
+    operation.count(now.ledger, sequence);
     return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
   };
   if (status s = refuse_once("renumber", problem); !s.ok()) return s;

@@ -70,6 +70,7 @@ public:
   virtual status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
                       fork_rows how = fork_rows::copy) = 0;
   virtual status truncate(std::uint32_t sequence, std::uint32_t tokens) = 0;
+  virtual status drop_positions(std::uint32_t sequence, position_t first, position_t last) = 0;
   virtual status freeze(std::uint32_t sequence, std::uint32_t length) = 0;
   virtual status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {},
                        position_t first = 0) = 0;
@@ -200,6 +201,9 @@ public:
   }
   status truncate(std::uint32_t sequence, std::uint32_t tokens) override {
     return cache_.truncate(sequence, tokens);
+  }
+  status drop_positions(std::uint32_t sequence, position_t first, position_t last) override {
+    return cache_.drop_positions(sequence, first, last);
   }
   status freeze(std::uint32_t sequence, std::uint32_t length) override {
     return cache_.freeze(sequence, length);

@@ -23,22 +23,30 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
+/// Holds one of the listed merge functions, and is itself a merge function. Converts from any of them. None
+/// of them may share entries, because a cache that shares entries has another type of ref.
+template <class... Merges> class any_merge_of {
+  /// Whether the whole team weighs a set.
+  template <class Merge>
+  static constexpr bool together = Merge::cooperative && !spreads_entries<Merge>::value;
 
-/// Holds one of the ready-made merge functions, and is itself a merge function. Converts from any of them.
-/// merge::shared is not among them, because a cache that shares entries has another type of ref.
-class any_merge {
+  /// The buffers of one merge function; nothing if it has none. They are named by the merge function, because
+  /// two of them may have buffers of one type.
+  template <class Team, class Merge, bool = together<Merge>> struct own_buffers {};
+  template <class Team, class Merge> struct own_buffers<Team, Merge, true> {
+    decltype(std::declval<Merge const&>().prepare(std::declval<Team const&>(), 0u)) held{};
+  };
+
 public:
-  using choice = alternatives<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
-                              merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
-                              merge::collapsed, merge::additive, merge::fitted>;
+  using choice = alternatives<Merges...>;
   static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
   static constexpr bool cooperative = true;
   static constexpr bool spreads = true;
 
-  any_merge() = default;
+  any_merge_of() = default;
   /// Holds a copy of the part.
   template <class T, class = decltype(choice(std::declval<T const&>()))>
-  any_merge(T const& part) : of_(part) {}
+  any_merge_of(T const& part) : of_(part) {}
 
   /// Calls f with the merge function that is held, which f may change.
   template <class F> void change(F f) { of_.change(f); }
@@ -55,28 +63,29 @@ public:
     return of_.visit([&](auto const& m) { return m.scratch_bytes(s, lanes); });
   }
 
-  /// Buffers of the cooperative alternatives; only those of the merge function that is held are filled.
-  struct buffers {
-    merge::gaussian::buffers gaussian;    ///< buffers of merge::gaussian
-    merge::collapsed::buffers collapsed;  ///< buffers of merge::collapsed
+  /// Buffers of all cooperative alternatives side by side. Only those of the merge function that is held are
+  /// filled.
+  template <class Team> struct buffers : own_buffers<Team, Merges>... {
+    /// Those of one of them.
+    template <class Merge> KVMELD_HD auto& of() { return own_buffers<Team, Merge>::held; }
   };
-  template <class Team> KVMELD_HD buffers prepare(Team const& team, std::uint32_t key_channels) const {
-    buffers b{};
+  template <class Team> KVMELD_HD buffers<Team> prepare(Team const& team, std::uint32_t key_channels) const {
+    buffers<Team> b{};
     of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
-      if constexpr (type::cooperative) buffer_of<type>(b) = m.prepare(team, key_channels);
+      if constexpr (together<type>) b.template of<type>() = m.prepare(team, key_channels);
     });
     return b;
   }
   template <class Team, class Keys>
   KVMELD_HD void weigh(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t, slot_t pivot,
-                       member_list const& set, buffers b) const {
+                       member_list const& set, buffers<Team> b) const {
     of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
-      if constexpr (type::cooperative) {
-        m.weigh(team, wave, keys, t, pivot, set, buffer_of<type>(b));
+      if constexpr (together<type>) {
+        m.weigh(team, wave, keys, t, pivot, set, b.template of<type>());
       } else if constexpr (!spreads_entries<type>::value) {
-        if (team.lane() == 0) kvmeld::detail::weigh_set(m, wave, t, pivot, set);
+        if (team.lane() == 0) kvmeld::detail::weigh_set(m, wave, keys, t, pivot, set);
         team.sync();
       }
     });
@@ -100,16 +109,13 @@ public:
   }
 
 private:
-  template <class Part> KVMELD_HD static auto& buffer_of(buffers& b) {
-    if constexpr (std::is_same_v<Part, merge::gaussian>) {
-      return b.gaussian;
-    } else {
-      return b.collapsed;
-    }
-  }
-
   choice of_;
 };
+
+/// Holds one of the ready-made merge functions.
+using any_merge = any_merge_of<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
+                               merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
+                               merge::collapsed, merge::additive, merge::fitted>;
 
 }  // namespace compose
 }  // namespace KVMELD_ABI

@@ -18,6 +18,7 @@
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/global_local.hpp>
 #include <kvmeld/score/keeping_queries.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
 #include <kvmeld/score/leverage.hpp>
@@ -110,6 +111,9 @@ public:
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const& view, Rows const& rows, float* out) const {
     of_.visit([&](auto const& s) { kvmeld::detail::evaluate_score(s, team, view, rows, out); });
+  }
+  void tell_kept(kept_facts& to) const {
+    of_.visit([&](auto const& s) { kvmeld::detail::tell_kept_of(s, to); });
   }
   std::string problem() const {
     return of_.visit([](auto const& s) { return problem_of(s); });

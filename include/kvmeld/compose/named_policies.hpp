@@ -4,6 +4,7 @@
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/preset/attention_matching.hpp>
 #include <kvmeld/preset/cam.hpp>
 #include <kvmeld/preset/chelsea.hpp>
@@ -19,7 +20,6 @@
 #include <kvmeld/queries/rope.hpp>
 
 #include <string>
-#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -35,9 +35,9 @@ struct named_policy {
 /// All presets that a composed policy can hold, with their default numbers. Chelsea pins 16 first and 64 last
 /// entries, or fewer if the budget is small. Presets that share entries, or are guarded, are types of their
 /// own and not among them. May be called by any thread.
-inline std::vector<named_policy> const& named_policies() {
+inline span<named_policy const> named_policies() {
   using r = rope_params const&;
-  static std::vector<named_policy> const all{
+  static constexpr named_policy all[] = {
       {"recommended",
        "keeps what the outputs of the last 8 queries need and what no other key can stand in for",
        [](r) { return composed_of(preset::recommended::for_budget()); }},
@@ -108,7 +108,7 @@ inline std::vector<named_policy> const& named_policies() {
       {"ems_collapsed", "evicts what neither score needs and merges the rest into centres",
        [](r) { return composed_of(preset::ems::collapsed()); }},
   };
-  return all;
+  return span<named_policy const>(all, sizeof all / sizeof all[0]);
 }
 
 /// The names of all presets as "a, b, c", for messages.

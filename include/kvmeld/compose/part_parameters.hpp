@@ -11,7 +11,9 @@
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/chunk_attention.hpp>
 #include <kvmeld/score/distance_preference.hpp>
+#include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
+#include <kvmeld/score/keeping_queries.hpp>
 #include <kvmeld/score/leverage.hpp>
 #include <kvmeld/select/tiers.hpp>
 
@@ -204,21 +206,52 @@ inline std::string set_parameter(composed& policy, std::string const& name, std:
                  " has, of ", known);
 }
 
-/// Tells the scores that turn keys back how a model rotates queries and keys. These scores are
-/// expected_attention, distance_preference, and leverage in a blend with chunk_attention; others stay as they
-/// are. Returns whether the policy has such a score.
-inline bool set_rope(composed& policy, rope_params const& rope) {
-  bool found = false;
+namespace detail {
+
+/// Calls f(rope, needed) with the rotation of a score that turns keys back. `needed`: whether it must know
+/// it.
+template <class F> void with_rope_of(composed& policy, F f) {
   policy.score.change([&](auto& score) {
     using type = std::decay_t<decltype(score)>;
     if constexpr (std::is_same_v<type, score::expected_attention> ||
                   std::is_same_v<type, score::distance_preference>) {
-      score.rope = rope;
-      found = true;
+      f(score.rope, true);
     } else if constexpr (std::is_same_v<type, score::blended<score::leverage, score::chunk_attention>>) {
-      score.first.rope = rope;
-      found = true;
+      f(score.first.rope, true);
+    } else if constexpr (std::is_same_v<type, score::blended<score::leverage, score::drop_error>>) {
+      f(score.first.rope, false);
+    } else if constexpr (std::is_same_v<type, score::leverage> ||
+                         std::is_same_v<type, score::keeping_queries<score::leverage>>) {
+      f(score.rope, false);
     }
+  });
+}
+
+}  // namespace detail
+
+/// Whether the policy has to know how a model rotates queries and keys: its score is expected_attention,
+/// distance_preference, or leverage in a blend with chunk_attention.
+inline bool needs_rope(composed policy) {
+  bool needs = false;
+  detail::with_rope_of(policy, [&](rope_params const&, bool needed) { needs = needed; });
+  return needs;
+}
+
+/// How the policy's score turns keys back; inactive if it does not.
+inline rope_params rope_of(composed policy) {
+  rope_params out;
+  detail::with_rope_of(policy, [&](rope_params const& rope, bool) { out = rope; });
+  return out;
+}
+
+/// Tells a score that turns keys back how a model rotates queries and keys: those of needs_rope, and leverage
+/// alone or blended, which otherwise takes keys as they lie. Other scores stay as they are. Returns whether
+/// the policy has such a score.
+inline bool set_rope(composed& policy, rope_params const& rope) {
+  bool found = false;
+  detail::with_rope_of(policy, [&](rope_params& own, bool) {
+    own = rope;
+    found = true;
   });
   return found;
 }

@@ -5,6 +5,7 @@
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/compose/named_policies.hpp>
 #include <kvmeld/compose/part_parameters.hpp>
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -17,6 +18,7 @@
 #include <kvmeld/select/top.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <sstream>
 #include <string>
@@ -45,13 +47,6 @@ inline void suit(any_selector& selector, identify_traits const& identifier) {
   });
 }
 
-/// How most models rotate queries and keys: channel i with channel i + d / 2, to the base 10,000.
-inline rope_params usual_rope() {
-  rope_params rope;
-  rope.pairing = rope_pairing::half_split;
-  return rope;
-}
-
 namespace detail {
 
 /// A word of a text: "name", or "name=value".
@@ -77,32 +72,118 @@ template <class Part> std::string part_problem(char const* option, std::string c
   return refusal("policy", option, in_quotes(name), "one of ", names_of<Part>());
 }
 
-/// Reads rope= and rope_base= from a word; returns whether it is one of them.
-inline bool read_rope(text_word const& word, rope_params& rope, std::string& problem) {
-  if (word.name == "rope") {
-    if (word.value == "half_split") {
-      rope.pairing = rope_pairing::half_split;
-    } else if (word.value == "interleaved") {
-      rope.pairing = rope_pairing::interleaved;
-    } else if (word.value == "none") {
-      rope.pairing = rope_pairing::none;
-    } else {
-      problem = refusal("policy", word.name, in_quotes(word.value), "half_split, interleaved or none");
-    }
-    return true;
+/// The words of a text that say how a model rotates queries and keys.
+class rope_words {
+public:
+  static bool has(std::string const& name) {
+    return name == "rope" || name == "rope_base" || name == "rope_factor" || name == "rotary_dim" ||
+           name == "frequencies";
   }
-  if (word.name != "rope_base") return false;
-  if (!read_number(word.value, rope.base))
-    problem = refusal("policy", word.name, in_quotes(word.value), form_of(rope.base));
-  return true;
-}
+  bool empty() const { return given_.empty(); }
+  /// The first word that was read.
+  std::string const& first() const { return given_; }
 
-inline std::string read_policy_problem(std::string const& text, rope_params rope, composed& out) {
+  /// Reads one of these words; returns why it cannot be read, or an empty text.
+  std::string read(text_word const& word) {
+    if (empty()) given_ = word.name;
+    if (word.name == "rope") return read_pairing(word);
+    if (word.name == "rotary_dim") return read_into(word, rope_.rotary_dim);
+    if (word.name == "frequencies") return read_frequencies(word);
+    angles_ = true;
+    return read_into(word, word.name == "rope_base" ? rope_.base : rope_.factor);
+  }
+
+  /// Joins the words to what the program says (or null), in `rope`, and the numbers of frequencies= to `kept`
+  /// (or null). Returns why they do not go together, or an empty text.
+  std::string join(rope_params const* told, rope_params& rope, std::vector<float>* kept) const {
+    if (told != nullptr) rope = *told;
+    if (empty()) return {};
+    if (!paired_ && told == nullptr)
+      return refusal("policy", "rope", "not given", "half_split or interleaved, because ", given_,
+                     " is given");
+    if (paired_) rope.pairing = rope_.pairing;
+    if (rope.pairing == rope_pairing::none) {
+      if (!angles_ && numbers_.empty() && rope_.rotary_dim == 0) return {};
+      return refusal("policy", "rope", "none",
+                     "half_split or interleaved where other words say how far keys turn");
+    }
+    if (angles_ && !numbers_.empty()) {
+      return refusal("policy", "frequencies", "given",
+                     "absent, because rope_base or rope_factor says how far keys turn");
+    }
+    if (!angles_ && numbers_.empty() && told == nullptr) {
+      return refusal("policy", "rope_base", "not given",
+                     "given, or frequencies: how far the model turns keys a position");
+    }
+    if (rope_.rotary_dim != 0) rope.rotary_dim = rope_.rotary_dim;
+    if (angles_) {
+      rope.frequencies = nullptr;
+      if (rope_.base != unsaid) rope.base = rope_.base;
+      if (rope_.factor != unsaid) rope.factor = rope_.factor;
+    }
+    return numbers_.empty() ? std::string() : join_frequencies(rope, kept);
+  }
+
+private:
+  static constexpr double unsaid = 0;  ///< no base and no factor: rope_problem refuses 0 where a text says it
+
+  template <class Number> static std::string read_into(text_word const& word, Number& to) {
+    if (!read_number(word.value, to)) return refusal("policy", word.name, in_quotes(word.value), form_of(to));
+    if (to == Number{}) return refusal("policy", word.name, word.value, "above 0");
+    return {};
+  }
+  std::string read_pairing(text_word const& word) {
+    paired_ = true;
+    if (word.value == "half_split") {
+      rope_.pairing = rope_pairing::half_split;
+    } else if (word.value == "interleaved") {
+      rope_.pairing = rope_pairing::interleaved;
+    } else if (word.value != "none") {
+      return refusal("policy", word.name, in_quotes(word.value), "half_split, interleaved or none");
+    }
+    return {};
+  }
+  std::string read_frequencies(text_word const& word) {
+    std::istringstream in(word.value);
+    for (std::string number; std::getline(in, number, ',');) {
+      numbers_.push_back(0.0f);
+      if (!read_number(number, numbers_.back()) || !is_finite(numbers_.back())) numbers_.clear();
+      if (numbers_.empty()) break;
+    }
+    if (!numbers_.empty() && word.value.back() != ',') return {};
+    return refusal("policy", word.name, in_quotes(word.value),
+                   "finite numbers with commas between them, radians a position of each pair of channels");
+  }
+  std::string join_frequencies(rope_params& rope, std::vector<float>* kept) const {
+    std::size_t const channels = 2 * numbers_.size();
+    if (kept == nullptr) {
+      return refusal("policy", "frequencies", "given",
+                     "absent, because this program keeps no memory for them (read_policy's `frequencies`)");
+    }
+    if (rope_.rotary_dim != 0 && rope_.rotary_dim != channels) {
+      return refusal("policy", "rotary_dim", rope_.rotary_dim, channels,
+                     ", two channels for each number of frequencies");
+    }
+    *kept = numbers_;
+    rope.rotary_dim = static_cast<std::uint32_t>(channels);
+    rope.frequencies = kept->data();
+    return {};
+  }
+
+  rope_params rope_{rope_pairing::none, rope_positions::stored, 0, unsaid, unsaid};
+  std::vector<float> numbers_;  ///< of frequencies=
+  std::string given_;
+  bool paired_ = false, angles_ = false;  ///< whether rope= was given, and rope_base= or rope_factor=
+};
+
+inline std::string read_policy_problem(std::string const& text, rope_params const* told, composed& out,
+                                       std::vector<float>* frequencies) {
   std::vector<text_word> const words = words_of(text);
   bool const preset = !words.empty() && !words.front().has_value;
   composed policy;
   policy.score = score::none{};
   std::set<std::string> given;
+  rope_words turning;
   std::string problem;
   for (std::size_t i = preset ? 1 : 0; i < words.size() && problem.empty(); ++i) {
     text_word const& w = words[i];
@@ -111,8 +192,8 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
                         "a name and a value, such as window=32, because only the first word names a preset");
     } else if (!given.insert(w.name).second) {
       problem = refusal("policy", message("number of times that ", in_quotes(w.name), " is given"), 2, "1");
-    } else if (read_rope(w, rope, problem)) {
-      continue;
+    } else if (rope_words::has(w.name)) {
+      problem = turning.read(w);
     } else if (w.name == "score" || w.name == "select" || w.name == "identify" || w.name == "merge") {
       if (preset) {
         problem = refusal("policy", w.name, in_quotes(w.value), "absent, because the preset ",
@@ -129,6 +210,10 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
     }
   }
   if (!problem.empty()) return problem;
+  rope_params rope;
+  std::vector<float> numbers;
+  if (problem = turning.join(told, rope, frequencies == nullptr ? nullptr : &numbers); !problem.empty())
+    return problem;
   if (words.empty() || (preset && !find_policy(words.front().name, rope, policy))) {
     return refusal("policy", "name", in_quotes(words.empty() ? "" : words.front().name), "one of ",
                    names_of_policies(), ", or parts such as score=key_difference select=top");
@@ -137,26 +222,37 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
     suit(policy.select, policy.identify.traits());
     tell_pinned(policy);
   }
-  bool const turns = set_rope(policy, rope);
-  for (char const* name : {"rope", "rope_base"}) {
-    if (!turns && given.count(name) != 0) {
-      return refusal("policy", name, "given", "absent, because the score ", policy.score.name(),
-                     " does not turn keys back");
-    }
+  if (told == nullptr && turning.empty() && needs_rope(policy)) {
+    return refusal("policy", "rope", "not given",
+                   "half_split, interleaved or none, as the model rotates keys, because the score ",
+                   policy.score.name(),
+                   " turns them back (rope=half_split rope_base=500000, or the program tells it)");
+  }
+  // A score that need not turn keys back does so only where the text says it.
+  if ((needs_rope(policy) || !turning.empty()) && !set_rope(policy, rope) && !turning.empty()) {
+    return refusal("policy", turning.first(), "given", "absent, because the score ", policy.score.name(),
+                   " does not turn keys back");
   }
   for (std::size_t i = preset ? 1 : 0; i < words.size(); ++i) {
     std::string const& name = words[i].name;
-    if (name == "score" || name == "select" || name == "identify" || name == "merge" || name == "rope" ||
-        name == "rope_base")
+    if (name == "score" || name == "select" || name == "identify" || name == "merge" || rope_words::has(name))
       continue;
     if (problem = set_parameter(policy, name, words[i].value); !problem.empty()) return problem;
   }
   if (problem = configuration_problem(policy); !problem.empty()) return problem;
   out = policy;
+  if (!numbers.empty()) frequencies->swap(numbers);  // which keeps their address
   return {};
 }
 
 }  // namespace detail
+
+/// Whether the text of a policy says how a model rotates queries and keys.
+inline bool says_rope(std::string const& text) {
+  for (detail::text_word const& word : detail::words_of(text))
+    if (word.has_value && detail::rope_words::has(word.name)) return true;
+  return false;
+}
 
 /// Makes a policy from a text, and assigns it to `out`. The text is words with blanks between them:
 ///
@@ -164,13 +260,26 @@ inline std::string read_policy_problem(std::string const& text, rope_params rope
 ///   `names_of` lists. The defaults are `none`, `top`, `evict_rest` and `drop`. The selector gets counts that
 ///   suit the identifier;
 /// - then any of the `parameters`, such as window=64 or recents=16|25%;
-/// - rope=half_split, interleaved or none, and rope_base=500000, if a score turns keys back. Without these
-///   words `rope` holds.
+/// - how the model rotates queries and keys, for scores that turn them back: rope=half_split, interleaved or
+///   none; rope_base=500000 and rope_factor=8 (rope_params::base, factor), or frequencies=1,0.75,... in
+///   radians a position, one for each pair of channels; rotary_dim=64, the first channels, if others do not
+///   rotate.
 ///
-/// Refuses unknown words, words that are given twice, and parts that make no policy together; `out` is then
-/// as it was. Any thread may call it.
-inline status read_policy(std::string const& text, composed& out, rope_params const& rope = usual_rope()) {
-  return raise(detail::read_policy_problem(text, rope, out));
+/// `rope`: the same from the program, or null if it does not know; words of the text come before it. A policy
+/// that has to know it is refused if neither says it. The score leverage takes keys as they lie, unless the
+/// text says how they rotate. `frequencies`: gets the numbers of frequencies=, and must outlive every cache
+/// of the policy; without it that word is refused. For a cache on a device, copy them there (set_rope).
+///
+/// Refuses unknown words, words that are given twice, and parts that make no policy together; `out` and
+/// `frequencies` are then as they were. Any thread may call it.
+inline status read_policy(std::string const& text, composed& out, rope_params const* rope = nullptr,
+                          std::vector<float>* frequencies = nullptr) {
+  return raise(detail::read_policy_problem(text, rope, out, frequencies));
+}
+/// The same, where the program knows the rotation.
+inline status read_policy(std::string const& text, composed& out, rope_params const& rope,
+                          std::vector<float>* frequencies = nullptr) {
+  return raise(detail::read_policy_problem(text, &rope, out, frequencies));
 }
 
 }  // namespace compose

@@ -210,6 +210,7 @@ enum : std::uint32_t {
   overfull = 8,
   unrotated =
       16,  ///< keys in rows that may not be written had to turn with a shift of the context, but did not
+  undropped = 32,  ///< entries in rows that may not be written were to go (drop_positions), but stayed
 };
 }  // namespace warning
 

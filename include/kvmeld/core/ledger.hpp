@@ -21,9 +21,7 @@ namespace entry_flag {
 enum : std::uint8_t { key_checked = 1, value_checked = 2, nonfinite = 4 };
 }  // namespace entry_flag
 
-/// Words per track and per sequence that the ready-made phases keep. `compressed_at` is the number of tokens
-/// seen when a compression last changed any track of the sequence. Later tokens are unmerged: one entry per
-/// token.
+/// Words per track that the ready-made phases keep.
 namespace track_word {
 enum : std::uint32_t {
   observed_rows,
@@ -42,8 +40,20 @@ enum : std::uint32_t {
 KVMELD_HD inline void count_rows(std::uint32_t& observed_rows, std::uint32_t n) {
   if (n <= 0xffffffffu - observed_rows) observed_rows += n;
 }
+/// Words per sequence that the ready-made phases keep.
 namespace sequence_word {
-enum : std::uint32_t { rounds = 0, compressed_at = 1, count = 2 };
+enum : std::uint32_t {
+  /// rounds of all compressions so far; set_rounds changes it
+  rounds,
+  /// Tokens seen when a compression last changed any track of the sequence; it moves with shifts. Later
+  /// tokens are unmerged: an entry that holds one of them holds no other.
+  compressed_at,
+  /// Every track has an entry for each token from max(compressed_at, gap_end) on. Before gap_end, positions
+  /// may
+  /// lie empty: drop_positions and shift leave such gaps. 0: there was none.
+  gap_end,
+  count
+};
 }  // namespace sequence_word
 
 /// Members of shared entries (EMS): tokens that keep a norm and a position of their own inside another entry.
@@ -122,6 +132,26 @@ struct ledger_ref {
   /// Word `w` of a sequence, as sequence_word numbers them.
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
+  }
+  /// The first of the tokens at the end of a sequence that have an entry each in every track.
+  KVMELD_HD std::uint32_t one_entry_each_from(std::uint32_t sequence) const {
+    std::uint32_t const merged = sequence_state(sequence, sequence_word::compressed_at),
+                        gap = sequence_state(sequence, sequence_word::gap_end);
+    return merged > gap ? merged : gap;
+  }
+  /// The first slot of a track whose position is at least `position`; its length if there is none. Positions
+  /// ascend.
+  KVMELD_HD slot_t first_slot_from(track t, std::int64_t position_at_least) const {
+    slot_t begin = 0, end = length[t.index];
+    while (begin < end) {
+      slot_t const middle = begin + (end - begin) / 2;
+      if (std::int64_t{position[at(t, middle)]} < position_at_least) {
+        begin = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return begin;
   }
   /// What attention adds to the entry's logit: log_of_degree, or 0 for every entry held if degrees are
   /// ignored.

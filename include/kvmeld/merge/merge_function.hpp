@@ -37,10 +37,9 @@ template <class Merge, class = void> struct spreads_entries : std::false_type {}
 template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
 
 /// A merge function says with which weights the members of a set become one entry. It has one of these forms:
-/// - `float weight(set_view, i)`: the weight of member i, for keys and values. The library divides the
-/// weights
-///   by their sum. If the sum is not above 0, or not finite, members weigh alike. Such a merge function
-///   derives from merge::defaults.
+/// - `float weight(set_view, i)`: the weight of member i, for keys and values. The library asks once for each
+///   member and divides the weights by their sum. If the sum is not above 0, or not finite, members weigh
+///   alike. Such a merge function derives from merge::defaults.
 /// - `weigh(wave, tile, pivot, members)`, if not `cooperative`: writes key, value and degree weights into the
 ///   step; one lane calls it, once per set
 /// - `weigh(team, wave, keys, tile, pivot, members, buffers)`, if `cooperative`: the whole team calls it, set
@@ -149,16 +148,19 @@ KVMELD_HD void write_weights(wave_ref const& wave, tile const& t, member_list co
 namespace detail {
 
 /// Writes the weights of one set, whichever form the merge function has that one lane calls.
-template <class Merge>
-KVMELD_HD void weigh_set(Merge const& merge, wave_ref const& wave, tile const& t, slot_t pivot,
-                         member_list const& m) {
+template <class Merge, class Keys>
+KVMELD_HD void weigh_set(Merge const& merge, wave_ref const& wave, [[maybe_unused]] Keys const& keys,
+                         tile const& t, slot_t pivot, member_list const& m) {
   if constexpr (contract::allows<merge_uses::weight, Merge>) {
-    set_view const set(wave, t, pivot, m);
+    set_view const set(wave, t, pivot, m, reader_of(keys));
+    auto const weight = [&](std::uint32_t i) -> float& {  // views do not read it
+      return wave.step.value_weight[wave.step.at(t.item, m.slots[i])];
+    };
     float total = 0.0f;
-    for (std::uint32_t i = 0; i < m.count; ++i) total += merge.weight(set, i);
+    for (std::uint32_t i = 0; i < m.count; ++i) total += weight(i) = merge.weight(set, i);
     bool const usable = is_finite(total) && total > 0.0f;
     float const equal = 1.0f / static_cast<float>(m.count);
-    write_weights(wave, t, m, [&](std::uint32_t i) { return usable ? merge.weight(set, i) / total : equal; });
+    write_weights(wave, t, m, [&](std::uint32_t i) { return usable ? weight(i) / total : equal; });
   } else {
     merge.weigh(wave, t, pivot, m);
   }
@@ -197,7 +199,7 @@ template <class Merge, class Keys> struct weigh_phase {
       }
     } else {
       for_each_set(team, wave, t.item, begin, count, [&](slot_t p, member_list const& m) {
-        weigh_set(merge, wave, t, p, m);
+        weigh_set(merge, wave, keys, t, p, m);
         if (adds_degrees) return;
         for (std::uint32_t j = 0; j < m.count; ++j) leave_degree(wave.step, t.item, m.slots[j]);
       });

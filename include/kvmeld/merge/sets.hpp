@@ -222,7 +222,8 @@ struct link_phase : track_phase {
 /// the fallback ranks by it. The phase runs after weighing, because merge functions need the members' own
 /// scores.
 struct fold_scores_phase : slot_phase {
-  bool adds = true;  ///< the scores are weights
+  bool adds = true;      ///< the scores are weights
+  float* own = nullptr;  ///< [tracks of the wave][capacity] gets the pivots' own scores; null: they are lost
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     std::uint32_t const n = wave.state[t.item].length;
@@ -238,7 +239,22 @@ struct fold_scores_phase : slot_phase {
           of_set = score(j);
         }
       }
+      if (own != nullptr) own[wave.at(t.item, p)] = wave.score[wave.at(t.item, p)];
       wave.score[wave.at(t.item, p)] = of_set;
+    });
+  }
+};
+
+/// Gives pivots the scores back that fold_scores_phase kept in `own`.
+struct unfold_scores_phase : slot_phase {
+  float const* own;
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    std::uint32_t const n = wave.state[t.item].length;
+    std::uint32_t const begin = t.index * block;
+    if (begin >= n || wave.state[t.item].merged == 0) return;
+    for_each_set(team, wave, t.item, begin, min_of(block, n - begin), [&](slot_t p, member_list const&) {
+      wave.score[wave.at(t.item, p)] = own[wave.at(t.item, p)];
     });
   }
 };

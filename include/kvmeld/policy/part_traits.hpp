@@ -1,10 +1,12 @@
 // What the parts of a policy need from each other, and which compositions mean something.
 #pragma once
 
+#include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
+#include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -250,6 +252,20 @@ template <class Policy> std::string guard_problem([[maybe_unused]] Policy const&
 
 }  // namespace detail
 
+namespace detail {
+
+/// Why a policy would keep no entry of any track, whatever its budget; empty if it keeps some.
+template <class Policy> std::string emptying_problem(Policy const& p) {
+  if (!traits_of_identifier(p.identify).drops_unmerged || !traits_of_selector(p.select).pins_exactly)
+    return {};
+  pins const most = p.select.pinned(largest::capacity, largest::capacity - 1, 0);
+  if (most.total() + most.centers != 0) return {};
+  return refusal(message("policy ", name_of_policy(p)), "number of entries that the selector pins", 0,
+                 "at least 1, because the identifier drops the others (raise sinks, recents or heavy)");
+}
+
+}  // namespace detail
+
 /// Why a policy cannot be used as configured; empty if it can.
 template <class Score, class Select, class Identify, class Merge>
 std::string configuration_problem(policy<Score, Select, Identify, Merge> const& p) {
@@ -258,6 +274,7 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
     if (!problem.empty()) return problem;
   }
   if (std::string problem = detail::guard_problem(p); !problem.empty()) return problem;
+  if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
   return detail::composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
                                      traits_of_identifier(p.identify), traits_of_merge(p.merge),
                                      name_of_policy(p));

@@ -1,5 +1,6 @@
-// The presets to begin with if nothing speaks for another method. The compositions are ours, their parts are
-// published. docs/demo.md has measurements.
+// The presets to begin with if nothing speaks for another method: with_second_reading for prompts that can be
+// read twice, for_budget for all else. The compositions are ours, their parts are published.
+// docs/real_models.md has measurements.
 #pragma once
 
 #include <kvmeld/core/budget.hpp>
@@ -26,18 +27,17 @@ using type = policy<score::blended<score::leverage, score::drop_error>, select::
 /// score) and what no other key can stand in for (Compactor's leverage); both count alike. Show it the last 8
 /// queries by `observe`; it takes no rows of attention. Needs no bias. Reaches its budget exactly. Budgets
 /// may be shared by all layers, budget::over(budget_scope::all_layers), which changes little
-/// (docs/budgets.md). Compressed every 64 tokens while a context grows, it recalls on tiny-kjv what the full
-/// cache recalls at a fifth of the entries; at a sixteenth, keydiff and expected_attention then recall more
-/// (docs/demo.md).
+/// (docs/budgets.md). It knows nothing of later questions: a real model loses most facts of a prompt with it,
+/// at half of the entries already, where with_second_reading keeps nearly all (docs/real_models.md).
 inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 
 /// For prompts that the engine can read a second time, which costs about two prefills (docs/observing.md):
-/// KVzip. Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0). At a fifth of the
-/// entries it then keeps more answers of tiny-tasks than any preset that reads a prompt once (docs/demo.md);
-/// on tiny-kjv, and at 11% with the question in the prompt, for_budget keeps more.
+/// KVzip. Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0); with a budget for
+/// each head it keeps far less. On a real model nothing that reads a prompt once comes near
+/// (docs/real_models.md).
 inline kvzip::type with_second_reading(quantity recents = quantity::entries(0),
                                        quantity sinks = quantity::at_most(4, 0.25)) {
   return kvzip::for_budget(recents, sinks);

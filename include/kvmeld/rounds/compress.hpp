@@ -1,7 +1,6 @@
 // The order of launches: plan one round, apply a plan, or compress with as many rounds as the policy needs.
 #pragma once
 
-#include <kvmeld/apply/compact.hpp>
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/fit_rows.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
@@ -29,6 +28,7 @@
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/rounds/apply_fates.hpp>
 #include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
@@ -118,6 +118,15 @@ void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list 
   }
 }
 
+/// The phase that selects, told what the policy's other parts need of it.
+template <class Policy>
+select_phase<typename Policy::select_type> select_phase_of(Policy const& p, wave_ref const& wave) {
+  select_traits const selects = traits_of_selector(p.select);
+  return {p.select,
+          wave,
+          {selects.needs_score, selects.makes_centers, traits_of_identifier(p.identify).drops_unmerged}};
+}
+
 template <class Executor, class Policy, class Keys, class Values>
 void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed,
                looked_at rows) {
@@ -143,8 +152,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   }
   if (shared) launch(unite_scores_phase{{wave}});
   if (wave.split > 1) limit_by_score(launch, p);
-  launch(
-      select_phase<typename Policy::select_type>{p.select, wave, traits_of_selector(p.select).makes_centers});
+  launch(select_phase_of(p, wave));
   if (rows != looked_at::everything) {
     identify_traits const made = traits_of_identifier(p.identify);
     bool const spreads = made.makes_spans && !dissolves_sets(p);
@@ -176,41 +184,26 @@ void fit_rows(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values
   }
 }
 
-/// Moves the entries that the plan keeps to the front of their tracks.
-template <class Executor, class Keys, class Values>
-void move_together(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied) {
-  wave_ref const& wave = launch.wave;
-  launch(new_slots_phase{{wave}});
-  launch(compact_rows_phase<Keys>{x.keys, wave, false});
-  launch(compact_rows_phase<Values>{x.values, wave, zero_emptied});
-  launch(compact_ledger_phase{{wave}});
-}
-
-/// Merges and spreads values by the whole plan at once if `merges` is set, then compacts once. `MaySpread`,
-/// `spreads`: entries may be spread over spans. `listed`: the sets of the plan are listed already.
-template <bool MaySpread, class Executor, class Keys, class Values>
-void finish(launcher<Executor> const& launch, kv<Keys, Values> const& x, bool zero_emptied, bool merges,
-            [[maybe_unused]] bool spreads, bool listed = false) {
+/// Merges and spreads values by the whole plan at once. `MaySpread`, `spreads`: entries may be spread over
+/// spans. `listed`: the sets of the plan are listed already.
+template <bool MaySpread, class Executor, class Values>
+void merge_values(launcher<Executor> const& launch, Values const& values, bool merges,
+                  [[maybe_unused]] bool spreads, bool listed = false) {
   wave_ref const& wave = launch.wave;
   if (merges) {
     if (!listed) launch(link_phase{{wave}, wave.plan});
-    launch(merge_rows_phase<Values>{x.values, wave, wave.plan, side::value});
+    launch(merge_rows_phase<Values>{values, wave, wave.plan, side::value});
   }
   if constexpr (MaySpread) {
-    if (spreads) launch(spread_rows_phase<Values>{x.values, wave, wave.plan});
+    if (spreads) launch(spread_rows_phase<Values>{values, wave, wave.plan});
   }
-  move_together(launch, x, zero_emptied);
 }
 
 /// Removes empty slots, so that policies never see any. Only rows behind the first empty slot move.
 template <class Executor, class Keys, class Values>
 void drop_padding(launcher<Executor> const& launch, kv<Keys, Values> const& x) {
-  wave_ref const& wave = launch.wave;
-  launch(find_padding_phase{{wave}});
-  if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
-  if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
-  launch(drop_padding_phase{{wave}});
-  move_together(launch, x, true);
+  auto const mark = [](launcher<Executor> const& to) { to(drop_padding_phase{{to.wave}}); };
+  apply_fates(launch, x, mark, {fates_of::compression, true});
 }
 
 /// Whether another round may find something to do. If launches are not immediate, the host cannot know: true.
@@ -232,9 +225,12 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
-  detail::round_facts const facts = detail::facts_of_round(p, ledger.extent);
+  detail::round_facts facts = detail::facts_of_round(p, ledger.extent);
+  bool const folds = facts.folds && fallback == shortfall::evict_lowest;  // for the fallback alone
+  facts.folds = false;
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
+    float* const own = wave.step.key_weight;  // free once the plan is composed
     if (detail::may_plan_directly<Policy>(wave, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, detail::looked_at::everything);
@@ -242,8 +238,10 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
       guard::open(launch, p.identify.guard, x);
     }
     detail::plan_round(launch, p, x, facts);
+    if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums, own});
     if (fallback == shortfall::evict_lowest)
       launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
+    if (folds) launch(detail::unfold_scores_phase{{wave}, own});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
     launch(detail::end_phase{{wave}, false});
     launch(detail::new_slots_phase{{wave}});
@@ -257,22 +255,22 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
            work_list work, workspace_ref const& ws) {
   constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
+    auto const merge = [&](detail::launcher<Executor> const& launch) {
+      if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
+      launch(detail::link_phase{{wave}, wave.plan});
+      if constexpr (guards) {
+        detail::merge_guarded(launch, x, wave.plan);
+      } else {
+        detail::merge_keys(launch, x.keys, wave.plan);
+      }
+      if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
+      detail::fit_rows(launch, p, x);
+      detail::merge_values<true>(launch, x.values, !guards, true);
+    };
     detail::launcher<Executor> const launch{executor, wave};
-    launch(detail::resume_phase{{wave}});
-    if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
-    launch(detail::link_phase{{wave}, wave.plan});
-    if constexpr (guards) {
-      detail::merge_guarded(launch, x, wave.plan);
-    } else {
-      detail::merge_keys(launch, x.keys, wave.plan);
-    }
-    if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
-    detail::fit_rows(launch, p, x);
-    detail::finish<true>(launch, x, ws.zero_emptied, !guards, true);
+    apply_fates(launch, x, merge, {fates_of::plan, ws.zero_emptied});
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
-  executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
-               track_source{ledger.extent, work});
 }
 
 /// Shrinks the tracks of `work` to their budgets, in place. Keys merge in every round, values once through
@@ -326,13 +324,12 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&
                         (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
-    detail::finish<makes_spans<typename Policy::identify_type>::value>(
-        launch, x, ws.zero_emptied, facts.merges_rows && !guards, facts.makes_spans && facts.merges_rows,
-        listed);
+    detail::merge_values<makes_spans<typename Policy::identify_type>::value>(
+        launch, x.values, facts.merges_rows && !guards, facts.makes_spans && facts.merges_rows, listed);
+    detail::move_together(launch, x, ws.zero_emptied);
     if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
-  executor.run(detail::settle_phase{ledger}, ledger.extent, work.tracks(ledger.extent),
-               track_source{ledger.extent, work});
+  detail::settle(executor, work, {ledger});
 }
 
 }  // namespace KVMELD_ABI

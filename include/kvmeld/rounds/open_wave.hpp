@@ -137,21 +137,15 @@ struct end_phase : track_phase {
   }
 };
 
-/// Takes up a plan that was made earlier: tracks get the lengths that the plan was made for.
-struct resume_phase : track_phase {
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() != 0) return;
-    track_state s{};
-    s.length = s.alive = wave.plan.old_length[t.item];
-    wave.state[t.item] = s;
-  }
-};
-
-/// Runs after plans were applied. In every track, the word that the identifier left for the next compression
-/// (next_carried) becomes current (carried). One tile per sequence adds the most rounds that any of its
-/// tracks took and, if any of them changed, notes the tokens seen.
+/// Runs after kept entries have moved. In every track, the word that the identifier left for the next
+/// compression (next_carried) becomes current (carried). One tile per sequence adds the most rounds that any
+/// of its tracks took and, if any of them changed, notes the tokens seen. With `merges` unset entries went,
+/// but none merged: the tokens that are left can still be told apart, and the end of the gaps is noted
+/// instead.
 struct settle_phase {
   ledger_ref ledger;
+  bool merges = true;
+  std::uint32_t gap_end = 0;
 
   static constexpr bool light = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -166,7 +160,10 @@ struct settle_phase {
                         changed = highest_word(team, ledger, sequence, track_word::changed);
     if (team.lane() != 0) return;
     ledger.sequence_state(sequence, sequence_word::rounds) += most;
-    if (changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = ledger.seen[sequence];
+    std::uint32_t const seen = ledger.seen[sequence];
+    std::uint32_t& gap = ledger.sequence_state(sequence, sequence_word::gap_end);
+    if (!merges) gap = max_of(gap, min_of(gap_end, seen));
+    if (merges && changed != 0) ledger.sequence_state(sequence, sequence_word::compressed_at) = seen;
   }
 };
 

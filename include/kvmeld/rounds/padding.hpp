@@ -17,21 +17,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Finds the tracks that have empty slots, before these are removed. shield_phase may follow.
-struct find_padding_phase : track_phase {
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    if (team.lane() != 0) return;
-    ledger_ref const& l = wave.ledger;
-    track_state s{};
-    s.length = s.alive = l.length[t.where.index];
-    s.shielded = min_of(s.length, l.frozen[t.where.sequence]);
-    s.over_budget = l.word(t.where, track_word::empty) != 0 ? 1 : 0;
-    wave.state[t.item] = s;
-  }
-};
-
-/// Plans to drop the empty slots. Those before rows that may not be written stay as they are. Compaction
-/// follows.
+/// Marks the empty slots. Those before rows that may not be written stay as they are.
 struct drop_padding_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -41,7 +27,7 @@ struct drop_padding_phase : track_phase {
     std::uint32_t left = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
       bool const empty = s.over_budget != 0 && !(degree[i] > 0.0f);
-      what[i] = empty && i >= s.shielded ? fate::drop : fate::keep;
+      if (empty && i >= s.shielded) what[i] = fate::drop;
       if (empty && i < s.shielded) ++left;
     });
     left = team.reduce(left, op_sum{});

@@ -56,9 +56,9 @@ struct round_facts {
   bool lists_live;               ///< the identifier reads the list of live entries
   bool repeats;                  ///< further rounds may follow
   bool makes_sets, makes_spans;  ///< of the identifier
-  bool dissolves_sets;           ///< see dissolves_sets
   bool merges_rows;              ///< see merges_rows
-  bool folds_sums;               ///< scores are weights: a set's entry gets their sum
+  bool folds;                    ///< a set's entry gets the score of the set, by which later rounds go
+  bool folds_sums;               ///< scores are weights: it is their sum
   bool adds_degrees;             ///< see adds_up
   std::uint32_t proposal_tiles;  ///< tiles per track of the identifier's `propose`
 };
@@ -71,8 +71,8 @@ template <class Policy> round_facts facts_of_round(Policy const& p, shape const&
           traits_of_identifier(identify).repeats,
           traits_of_identifier(identify).makes_sets,
           traits_of_identifier(identify).makes_spans,
-          dissolves_sets(p),
           merges_rows(p),
+          traits_of_identifier(identify).makes_sets && !dissolves_sets(p),
           traits_of_score(p.score).gives != score_kind::order,
           adds_up(p.merge),
           proposal_tiles(identify, extent)};
@@ -153,11 +153,8 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
       launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave, facts.adds_degrees});
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
   }
-  note_step_phase const note{{{wave}, wave.step},
-                             facts.makes_sets && !facts.dissolves_sets,
-                             facts.folds_sums,
-                             !wave.plans_directly(),
-                             merges_ledger};
+  note_step_phase const note{
+      {{wave}, wave.step}, facts.folds, facts.folds_sums, !wave.plans_directly(), merges_ledger};
   if (note.has_work()) launch(note);
 }
 

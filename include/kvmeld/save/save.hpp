@@ -10,6 +10,7 @@
 #include <kvmeld/save/fields.hpp>
 #include <kvmeld/save/one_sequence.hpp>
 #include <kvmeld/save/saved_checks.hpp>
+#include <kvmeld/save/terms.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,7 @@ struct header {
   std::uint64_t bytes;  ///< number of all bytes, header included
   std::uint32_t checksum, reserved;
 };
-constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 1, 0, 0, 0};
+constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 2, 0, 0, 0};
 
 inline std::uint32_t checksum_of(span<std::byte const> all) {
   std::size_t const begin = offsetof(header, checksum), end = begin + sizeof(header::checksum);
@@ -56,27 +57,29 @@ template <class F> bool for_each_part(ledger_ref const& l, std::uint32_t sequenc
 
 /// Writes everything behind the header.
 inline void write_body(detail::byte_writer& w, ledger_ref const& l, std::uint32_t sequence,
-                       std::string const& policy) {
-  for_each_identity(l, [&](char const*, std::uint32_t value) { w.put(value); });
-  w.put(static_cast<std::uint32_t>(policy.size()));
-  w.put(policy.data(), policy.size());
+                       terms const& own) {
+  for_each_identity(l, own, [&](char const*, std::uint32_t value) { w.put(value); });
+  for (std::string const* text : {&own.policy, &own.facts, &own.rows}) {
+    w.put(static_cast<std::uint32_t>(text->size()));
+    w.put(text->data(), text->size());
+  }
   for_each_part(l, sequence, [&](detail::field const& f, track t) {
     w.put(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t));
     return true;
   });
 }
 
-inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
+inline std::size_t bytes_of(ledger_ref const& l, std::uint32_t sequence, terms const& own) {
   detail::byte_writer w;
-  write_body(w, l, sequence, policy);
+  write_body(w, l, sequence, own);
   return sizeof(header) + w.bytes();
 }
 
 /// Fills the first bytes_of(...) bytes of `out`.
-inline void write(ledger_ref const& l, std::uint32_t sequence, std::string const& policy, std::byte* out) {
+inline void write(ledger_ref const& l, std::uint32_t sequence, terms const& own, std::byte* out) {
   header h = expected_header;
   detail::byte_writer w(out + sizeof(header));
-  write_body(w, l, sequence, policy);
+  write_body(w, l, sequence, own);
   std::size_t const bytes = sizeof(header) + w.bytes();
   h.bytes = bytes;
   std::memcpy(out, &h, sizeof h);
@@ -85,20 +88,19 @@ inline void write(ledger_ref const& l, std::uint32_t sequence, std::string const
 }
 
 /// Fills the first bytes of `out`. Returns why it cannot if `out` is too small; empty if it can.
-inline std::string save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy,
-                        span<std::byte> out) {
-  std::size_t const bytes = bytes_of(l, sequence, policy);
+inline std::string save(ledger_ref const& l, std::uint32_t sequence, terms const& own, span<std::byte> out) {
+  std::size_t const bytes = bytes_of(l, sequence, own);
   if (out.size() < bytes) {
     return refusal("save", "number of bytes of out", out.size(), "at least ", bytes, ", the saved_bytes");
   }
-  write(l, sequence, policy, out.data());
+  write(l, sequence, own, out.data());
   return {};
 }
 
 /// Returns the saved bytes in a vector.
-inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t sequence, std::string const& policy) {
-  std::vector<std::byte> out(bytes_of(l, sequence, policy));
-  write(l, sequence, policy, out.data());
+inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t sequence, terms const& own) {
+  std::vector<std::byte> out(bytes_of(l, sequence, own));
+  write(l, sequence, own, out.data());
   return out;
 }
 
@@ -130,29 +132,37 @@ inline std::string header_problem(span<std::byte const> from) {
 /// Lengths and counts are checked before the elements that they count are read. The other numbers of the
 /// ledger are not checked.
 inline std::string read_body(span<std::byte const> from, ledger_ref const& l, std::uint32_t sequence,
-                             std::string const& policy) {
+                             terms const& own) {
   detail::byte_reader r(from);
   std::string problem;
-  for_each_identity(l, [&](char const* name, std::uint32_t own) {
+  for_each_identity(l, own, [&](char const* name, std::uint32_t here) {
     std::uint32_t value = 0;
     if (!problem.empty()) return;
     if (!r.get(value)) {
       problem = refusal("resume", "saved ledger", "cut off in its head", "whole");
-    } else if (value != own) {
-      problem = refusal("resume", message(name, " of the saved ledger"), value, own, ", as in this cache");
+    } else if (value != here) {
+      problem = refusal("resume", message(name, " of the saved ledger"), value, here, ", as in this cache");
     }
   });
   if (!problem.empty()) return problem;
-  std::uint32_t characters = 0;
-  std::string name;
-  if (r.get(characters) && characters <= r.left()) {
-    name.resize(characters);
-    r.get(name.data(), characters);
-  }
-  if (name != policy) {
-    return refusal("resume", "policy of the saved ledger", in_quotes(name), in_quotes(policy),
-                   ", as in this cache");
-  }
+  auto const text_problem = [&](char const* what, std::string const& here) -> std::string {
+    std::uint32_t characters = 0;
+    std::string text;
+    bool const whole = r.get(characters) && characters <= r.left();
+    if (whole) {
+      text.resize(characters);
+      r.get(text.data(), characters);
+    }
+    if (text == here)
+      return whole ? std::string() : refusal("resume", "saved ledger", "cut off in its head", "whole");
+    different_facts const differ(text, here);
+    return refusal("resume", message(what, " of the saved ledger"), in_quotes(differ.saved),
+                   in_quotes(differ.own), ", as in this cache");
+  };
+  problem = text_problem("policy", own.policy);
+  if (problem.empty()) problem = text_problem("number of the score", own.facts);
+  if (problem.empty()) problem = text_problem("element types", own.rows);
+  if (!problem.empty()) return problem;
   bool const complete = for_each_part(l, sequence, [&](detail::field const& f, track t) {
     if (!r.get(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t))) return false;
     problem = count_problem(l, f, t);
@@ -166,7 +176,7 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
 /// Why sequence `sequence` of `l` cannot be resumed from these bytes; empty if it can. Reads the bytes into a
 /// temporary ledger; `l` does not change.
 inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
-                           std::string const& policy) {
+                           terms const& own) {
   if (sequence >= l.extent.sequences) {
     return refusal("resume", "sequence", sequence, "0 to ", l.extent.sequences - 1);
   }
@@ -174,14 +184,14 @@ inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std
   if (std::string text = header_problem(from); !text.empty()) return text;
   detail::one_sequence_ledger const trial(l);
   std::string text =
-      read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, trial.ledger(), 0, policy);
-  return text.empty() ? contents_problem(trial.ledger()) : text;
+      read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, trial.ledger(), 0, own);
+  return text.empty() ? contents_problem(trial.ledger(), own) : text;
 }
 
 /// Resumes a sequence from bytes in which `problem` found no problem.
 inline void resume(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
-                   std::string const& policy) {
-  read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, sequence, policy);
+                   terms const& own) {
+  read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, sequence, own);
   for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
     for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
       track const t = make_track(l.extent, layer, sequence, head);

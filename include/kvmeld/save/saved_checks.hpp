@@ -9,6 +9,7 @@
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/save/fields.hpp>
+#include <kvmeld/save/terms.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +20,9 @@ inline namespace KVMELD_ABI {
 namespace saved {
 
 /// Calls f(name, number) for every number in which the cache that saved a ledger and the cache that resumes
-/// it have to agree. Number of sequences, capacity and room for members may differ.
-template <class F> void for_each_identity(ledger_ref const& l, F f) {
+/// it have to agree, because the saved numbers mean something else where it differs, or because what follows
+/// would be decided otherwise. Number of sequences and capacity may differ.
+template <class F> void for_each_identity(ledger_ref const& l, terms const& own, F f) {
   shape const& s = l.extent;
   f("shape.layers", s.layers);
   f("shape.kv_heads", s.kv_heads);
@@ -29,13 +31,17 @@ template <class F> void for_each_identity(ledger_ref const& l, F f) {
   f("shape.value_dim", s.value_dim);
   f("options.first_layer", l.first_layer);
   f("options.first_kv_head", l.first_kv_head);
+  f("number of tracks that share a plan (options.scope)", own.tracks_per_plan);
+  f("options.ignore_degree", l.ignore_degree ? 1 : 0);
   f("options.padded", l.padded ? 1 : 0);
+  f("options.members", l.members.capacity);  // a full room decides which members a compression keeps
   f("number of score channels", l.channels.count);
   for (std::uint32_t c = 0; c < l.channels.count; ++c) {
     f("tag of a score channel", l.channels.at[c].tag);
     f("rule of a score channel", static_cast<std::uint32_t>(l.channels.at[c].rule));
     f("initial value of a score channel (bits)", float_bits(l.channels.at[c].initial));
   }
+  f("number of floats that the score keeps of a track", l.table_floats);
   std::uint32_t digest = 0;
   detail::for_each_field_as_bytes(l, [&](detail::field const& x) {
     digest = digest * 31 + static_cast<std::uint32_t>(x.what) * 1000 + x.bytes;
@@ -64,6 +70,8 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (std::uint64_t{seen} + pending > largest::tokens) return "more tokens than a sequence may have";
   if (pending > n) return "more pending entries than entries";
   if (merged > seen) return "a compression of more tokens than were seen";
+  if (l.sequence_state(t.sequence, sequence_word::gap_end) > seen) return "a gap behind the tokens seen";
+  std::uint32_t const each = seen - l.one_entry_each_from(t.sequence);  // tokens that have an entry each
   if (l.frozen[t.sequence] > n - pending) return "a frozen beginning longer than the track";
   std::uint32_t const empty = l.word(t, track_word::empty), from = l.word(t, track_word::padded_from);
   if (std::uint64_t{n} > std::uint64_t{seen} + pending + empty) return "more entries than tokens seen";
@@ -73,7 +81,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   if (l.padded && n != l.length[0]) return "another length than a track that it is padded with";
   std::uint32_t found = 0;
   std::int64_t next = 0;  // the least position that the next entry may have
-  if (n - pending < seen - merged) return "fewer entries than tokens seen since its last compression";
+  if (n - pending < each) return "fewer entries than tokens seen since its last compression";
   if (l.word(t, track_word::changed) > 1) return "a flag that is neither 0 nor 1";
   for (slot_t s = 0; s < n; ++s) {
     float const degree = l.degree[l.at(t, s)];
@@ -101,7 +109,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
     std::size_t const i = l.member_at(t, m);
     if (l.members.owner[i] >= n) return "a member of an entry it does not hold";
-    if (l.members.owner[i] >= n - pending - (seen - merged))
+    if (l.members.owner[i] >= n - pending - each)
       return "a member of an entry that came after its last compression";
     if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) return "members that are not ordered by owner";
     if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f)
@@ -113,8 +121,37 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
   return nullptr;
 }
 
-/// Why the numbers of the only sequence of `l` contradict each other; empty if they do not.
-inline std::string contents_problem(ledger_ref const& l) {
+/// Why the degrees of a track need more of attention than a cache of these terms has; empty if they do not.
+inline std::string degree_problem(ledger_ref const& l, track t, terms const& own) {
+  if (l.ignore_degree || (!own.degrees_are_one && !own.heads_alike)) return {};
+  track const first = make_track(l.extent, t.layer, t.sequence, 0);
+  auto const refuse = [&](char const* what, slot_t s, auto const& value, auto const&... condition) {
+    return refusal("resume",
+                   message(what, s, " of the saved track (layer ", t.layer, ", head ", t.kv_head, ")"), value,
+                   condition...);
+  };
+  for (slot_t s = 0; s < l.length[t.index]; ++s) {
+    float const degree = l.degree[l.at(t, s)];
+    if (own.degrees_are_one && degree != 1.0f) {
+      return refuse("degree of entry ", s, degree,
+                    "1, because options.bias of this cache is bias_support::none (or set ignore_degree)");
+    }
+    if (!own.heads_alike) continue;
+    if (l.length[t.index] != l.length[first.index]) {
+      return refusal("resume",
+                     message("length of the saved track (layer ", t.layer, ", head ", t.kv_head, ")"),
+                     l.length[t.index], l.length[first.index],
+                     ", as that of head 0, because options.bias of this cache is bias_support::shared");
+    }
+    if (degree == l.degree[l.at(first, s)]) continue;
+    return refuse("degree of entry ", s, degree, l.degree[l.at(first, s)],
+                  ", as that of head 0, because options.bias of this cache is bias_support::shared");
+  }
+  return {};
+}
+
+/// Why the numbers of the only sequence of `l` contradict each other, or these terms; empty if they do not.
+inline std::string contents_problem(ledger_ref const& l, terms const& own) {
   for (std::uint32_t i = 0; i < l.extent.tracks(); ++i) {
     track const t =
         make_track(l.extent, i / l.extent.kv_heads, 0, i % l.extent.kv_heads);  // `l` has one sequence
@@ -122,6 +159,7 @@ inline std::string contents_problem(ledger_ref const& l) {
       return refusal("resume", message("saved track (layer ", t.layer, ", head ", t.kv_head, ")"),
                      message("one with ", what), "free of contradictions");
     }
+    if (std::string text = degree_problem(l, t, own); !text.empty()) return text;
   }
   return {};
 }

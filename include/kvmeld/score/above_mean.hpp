@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/score.hpp>
 
@@ -47,6 +48,7 @@ struct above_mean {
     return view.channel(local::past, i) + view.channel(local::current, i);
   }
 
+  void tell_kept(kept_facts& to) const { to.add("window", window); }
   std::string problem() const {
     if (window == 0) return refusal("policy", "score::above_mean.window", 0, "at least 1");
     return {};

@@ -7,6 +7,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/standard.hpp>
@@ -73,6 +74,10 @@ template <class First, class Second> struct blended : Second {
   void importance() const = delete;
   void evaluate_members() const = delete;
 
+  void tell_kept(kept_facts& to) const {
+    detail::tell_kept_of(first, to);
+    detail::tell_kept_of(second(), to);
+  }
   std::string problem() const {
     if (!(weight >= 0.0f) || !is_finite(weight)) {
       return refusal("policy", "score::blended.weight", weight, "at least 0 and finite");

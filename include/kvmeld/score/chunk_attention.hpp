@@ -7,6 +7,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
@@ -65,6 +66,10 @@ struct chunk_attention {
     team.sync();
   }
 
+  void tell_kept(kept_facts& to) const {
+    to.add("chunk", chunk);
+    to.add("sinks", sinks);
+  }
   std::string problem() const {
     if (chunk == 0 || chunk > 4096) {
       return refusal("policy", "score::chunk_attention.chunk", chunk, "1 to 4096");

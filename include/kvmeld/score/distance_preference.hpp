@@ -10,6 +10,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
@@ -159,6 +160,7 @@ struct distance_preference {
     }
   }
 
+  void tell_kept(kept_facts& to) const { to.add(rope); }
   std::string problem() const {
     if (farthest == 0)
       return refusal("policy", "score::distance_preference.farthest", farthest, "at least 1");

@@ -12,6 +12,7 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
@@ -167,6 +168,10 @@ struct expected_attention {
     team.sync();
   }
 
+  void tell_kept(kept_facts& to) const {
+    to.add("sinks", sinks);
+    to.add(rope);
+  }
   std::string problem() const {
     if (future == 0) return refusal("policy", "score::expected_attention.future", future, "at least 1");
     if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {

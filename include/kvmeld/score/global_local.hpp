@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
@@ -65,6 +66,7 @@ struct global_local {
     team.sync();
   }
 
+  void tell_kept(kept_facts& to) const { to.add("window", window); }
   std::string problem() const {
     if (window == 0) return refusal("policy", "score::global_local.window", 0, "at least 1");
     return pooling.problem();

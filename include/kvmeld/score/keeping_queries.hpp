@@ -5,6 +5,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
@@ -60,6 +61,11 @@ template <class Score, observation When = detail::queries_kept_of<Score>> struct
   }
   std::size_t scratch_bytes(shape const& s, int lanes) const {
     return detail::scratch_of_score(of(), s, lanes);
+  }
+  void tell_kept(kept_facts& to) const {
+    detail::tell_kept_of(of(), to);
+    to.add("queries", kept.count);
+    to.add("which", kept.sample == reference_sample::last ? "last" : "spread");
   }
   std::string problem() const {
     return first_problem({kept.problem("score::keeping_queries.kept"), problem_of(of())});

@@ -10,6 +10,7 @@
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
@@ -159,6 +160,10 @@ struct last_queries {
         });
   }
 
+  void tell_kept(kept_facts& to) const {
+    to.add("window", window);
+    to.add(rope);
+  }
   std::string problem() const {
     if (window == 0) return refusal("policy", "score::last_queries.window", window, "at least 1");
     return {};

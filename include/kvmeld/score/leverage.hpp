@@ -11,6 +11,7 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
@@ -146,6 +147,7 @@ struct leverage {
         });
   }
 
+  void tell_kept(kept_facts& to) const { to.add(rope); }
   std::string problem() const {
     if (!(ridge > 0.0f) || !is_finite(ridge)) {
       return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");

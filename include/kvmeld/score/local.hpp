@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
@@ -62,6 +63,7 @@ struct local {
     return !view.of_members() && i < before ? pooling.at(i, before, raw) : raw(i);
   }
 
+  void tell_kept(kept_facts& to) const { to.add("window", window); }
   std::string problem() const {
     if (window == 0) return refusal("policy", "score::local.window", 0, "at least 1");
     return pooling.problem();

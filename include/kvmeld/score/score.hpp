@@ -124,6 +124,9 @@ struct attention_fold {
 ///   Heads are absorbed at the same time: each has a part of the table to itself
 /// - `std::string problem_for(shape)`, optional: why it does not work for caches of this shape
 ///
+/// A score that keeps numbers may say what they depend on: `tell_kept(kept_facts&)`, optional. A saved
+/// sequence is refused where these facts are others.
+///
 /// `scratch_bytes(shape, lanes)`, optional: scratch that `evaluate` or `absorb` takes from its team; the
 /// default is score_scratch(). Row views take their own. This namespace lists what the library uses of a
 /// score.

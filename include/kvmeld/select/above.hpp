@@ -43,7 +43,7 @@ struct above {
       return view.role_of(i) == role::mergeable && order_key(view.score(i)) >= least;
     };
     select_k(
-        team, view.length(), limit - min_of(limit, p.total()),
+        team, view.length(), limit - min_of(limit, p.sinks + p.recents),
         [&](std::uint32_t i) { return reaches(i) ? eligible_key(view.score(i)) : 0u; },
         [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
   }

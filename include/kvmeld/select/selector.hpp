@@ -120,14 +120,29 @@ KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch()
 
 }  // namespace detail
 
+/// What selecting for a policy has to know of its parts, as they are configured.
+struct select_facts {
+  bool needs_score = false;     ///< of the selector
+  bool makes_centers = false;   ///< of the selector; read where tracks share a budget
+  bool drops_unmerged = false;  ///< of the identifier: entries that are neither pinned nor centres go
+};
+
 /// How many entries of a track a selector pins. If tracks share a budget, a track's own budget decides the
-/// pinned ends, and its part of the shared budget decides how many entries are chosen by score.
+/// pinned ends, and its part of the shared budget decides how many entries are chosen by score. Where the
+/// others go and counts come to nothing (shares of a small budget, or a threshold alone), one entry counts:
+/// the best one, or without scores the last one. A track that holds tokens never becomes empty.
 template <class Select>
-KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item, bool makes_centers) {
+KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item,
+                       select_facts const& facts) {
   track_state const& s = wave.state[item];
-  if (wave.split == 1) return select.pinned(s.length, s.limit, s.shielded);
+  if (wave.split == 1) {
+    pins p = select.pinned(s.length, s.limit, s.shielded);
+    if (facts.drops_unmerged && s.length != 0 && p.total() + p.centers == 0)
+      (facts.needs_score ? p.heavy : p.recents) = 1;
+    return p;
+  }
   pins p = select.pinned(s.length, wave.share[item].own, s.shielded);
-  if (makes_centers) {
+  if (facts.makes_centers) {
     p.centers = s.limit - min_of(s.limit, p.total());
   } else {
     p.heavy = s.limit - min_of(s.limit, p.sinks + p.recents);
@@ -140,7 +155,7 @@ namespace detail {
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
-  bool makes_centers = false;  ///< whether the selector makes centres; read where tracks share a budget
+  select_facts facts;
 
   static constexpr bool light = is_light<Select>::value;
   static constexpr bool near_scratch = true, spans_blocks = true;
@@ -150,7 +165,7 @@ template <class Select> struct select_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    pins const p = pins_of(select, wave, t.item, makes_centers);
+    pins const p = pins_of(select, wave, t.item, facts);
     select_view const view(wave, t.item);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: all stay
     if (fits) {
@@ -164,12 +179,41 @@ template <class Select> struct select_phase {
     // The shielded beginning stays, whatever a selector says.
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
     team.sync();
+    if (p.total() + p.centers <= 1) keep_one(team, view);
     if (team.lane() != 0) return;
     s.sinks = p.sinks;
     s.recents = p.recents;
     if (fits) return;
     s.over_budget = 0;
     if (wave.split > 1) wave.share[t.item].floor = s.length;
+  }
+
+private:
+  /// Pins the best entry, or without scores the last one, if none would stay. Collective; barrier at the end.
+  template <class Team> KVMELD_HD void keep_one(Team const& team, select_view const& view) const {
+    std::uint32_t const n = view.length();
+    if (n == 0) return;
+    std::uint32_t stay = 0;
+    team.for_each(n, [&](std::uint32_t i) {
+      role const r = view.role_of(i);
+      bool const goes = r == role::irrelevant || (facts.drops_unmerged && r == role::mergeable);
+      stay |= goes ? 0u : 1u;
+    });
+    stay = team.reduce(stay, op_max{});
+    if (stay != 0) return;
+    std::uint32_t one = n - 1;
+    if (facts.needs_score) {  // ties to the lower slot
+      std::uint32_t highest = 0;
+      team.for_each(n, [&](std::uint32_t i) { highest = max_of(highest, eligible_key(view.score(i))); });
+      highest = team.reduce(highest, op_max{});
+      one = n;
+      team.for_each(n, [&](std::uint32_t i) {
+        if (eligible_key(view.score(i)) == highest) one = min_of(one, i);
+      });
+      one = team.reduce(one, op_min{});
+    }
+    if (team.lane() == 0) view.role_of(one) = role::pinned;
+    team.sync();
   }
 };
 

@@ -34,6 +34,7 @@ template <class Keys> struct renumber : operation {
   Keys keys;
   rope_params rope;
   std::uint32_t longest;
+  std::uint32_t unmerged = 0;  ///< entries at the end of every track of tokens that `truncate` can tell apart
 
   static constexpr char const* name = "renumber";
   static constexpr effect leaves = effect::changed;
@@ -78,14 +79,33 @@ template <class Keys> struct renumber : operation {
     });
   }
 
+  /// Sets `longest` and `unmerged` for a sequence of a ledger that the host can read: the entries at the end
+  /// of all tracks that came after the last compression and have the same positions everywhere.
+  void count(ledger_ref const& l, std::uint32_t sequence) {
+    std::uint32_t const tracks = l.extent.layers * l.extent.kv_heads;
+    auto const at = [&](std::uint32_t i) { return detail::track_of_sequence(l.extent, sequence, i); };
+    longest = l.longest(sequence);
+    track const one = at(0);
+    slot_t const since = l.first_slot_from(one, l.sequence_state(sequence, sequence_word::compressed_at));
+    unmerged = l.length[one.index] - since;
+    for (std::uint32_t i = 1; i < tracks; ++i) {
+      track const t = at(i);
+      std::uint32_t same = 0;
+      auto const from_end = [&](track x) { return l.position[l.at(x, l.length[x.index] - 1 - same)]; };
+      while (same < min_of(unmerged, l.length[t.index]) && from_end(t) == from_end(one)) ++same;
+      unmerged = same;
+    }
+  }
+
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
     change_positions(team, l, t, keys, rope, step());
   }
   /// Tokens that came after the last compression keep an entry each, so `truncate` can still forget them.
+  /// Gaps between them close.
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
-    std::uint32_t& merged = l.sequence_state(sequence, sequence_word::compressed_at);
-    merged = longest - min_of(longest, l.seen[sequence] - merged);
+    l.sequence_state(sequence, sequence_word::compressed_at) = longest - min_of(longest, unmerged);
+    l.sequence_state(sequence, sequence_word::gap_end) = 0;
     l.seen[sequence] = longest;
   }
 };

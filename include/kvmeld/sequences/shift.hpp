@@ -17,10 +17,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace sequences {
 
-/// A number of tokens after a shift of the positions from `first` on: the tokens seen, or the fewest that
-/// `truncate` can go back to.
-KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t offset, position_t first) {
-  std::int64_t const moved = max_of(std::int64_t{tokens}, std::int64_t{first}) + offset;
+/// A number of tokens after a shift by `offset`.
+KVMELD_HD inline std::uint32_t shifted_tokens(std::uint32_t tokens, position_t offset) {
+  std::int64_t const moved = std::int64_t{tokens} + offset;
   return moved < 0 ? 0 : static_cast<std::uint32_t>(moved);
 }
 
@@ -32,13 +31,15 @@ struct shift_step {
   }
 };
 
-/// Follows turn_keys_phase, which runs if `rope` is active. Changes positions of entries and members, the
-/// next position, and the tokens that `truncate` can go back to. Rows that may not be written keep their keys
-/// and leave warning::unrotated.
+/// Follows turn_keys_phase, which runs if `rope` is active. `offset` is not 0. Changes positions of entries
+/// and members, the next position, and the tokens that `truncate` can go back to: `compressed_at` moves with
+/// the tokens behind it, unless some of these stay. Then there is a gap. Rows that may not be written keep
+/// their keys and leave warning::unrotated.
 template <class Keys> struct shift : operation {
   Keys keys;
   rope_params rope;
   position_t offset, first;
+  std::uint32_t behind_staying = 0;  ///< the position behind those that stay
 
   static constexpr char const* name = "shift";
   static constexpr effect leaves = effect::changed;
@@ -65,19 +66,25 @@ template <class Keys> struct shift : operation {
     return check_calls::tokens_fit(name, "offset", static_cast<std::uint32_t>(offset), l.seen[sequence]);
   }
 
+  /// Sets `behind_staying` for a sequence of a ledger that the host can read.
+  void count(ledger_ref const& l, std::uint32_t sequence) {
+    for (std::uint32_t i = 0; i < l.extent.layers * l.extent.kv_heads; ++i) {
+      track const t = detail::track_of_sequence(l.extent, sequence, i);
+      behind_staying = max_of(behind_staying, static_cast<std::uint32_t>(highest_staying(l, t) + 1));
+    }
+  }
+
   /// Why the entries refuse the call; empty if they do not. The host can read `l`. `rows` is the layout of
   /// the keys, or a stand-in if the host cannot read it.
   template <class Rows>
   std::string entries_problem(ledger_ref const& l, std::uint32_t sequence, Rows const& rows) const {
     return check_calls::first_track_problem(l, sequence, [&](track t) -> std::string {
-      std::int64_t staying = -1, lowest = l.seen[sequence];
+      std::int64_t const staying = highest_staying(l, t);
+      std::int64_t lowest = l.seen[sequence];
       for (slot_t s = 0; s < l.length[t.index]; ++s) {
         if (!(l.degree[l.at(t, s)] > 0.0f)) continue;
         position_t const position = l.position[l.at(t, s)];
-        if (position < first) {
-          staying = max_of(staying, std::int64_t{position});
-          continue;
-        }
+        if (position < first) continue;
         lowest = min_of(lowest, std::int64_t{position});
         if (!rope.active()) continue;
         if (std::string text =
@@ -111,9 +118,32 @@ template <class Keys> struct shift : operation {
     });
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
+    std::uint32_t const from = static_cast<std::uint32_t>(first);
     std::uint32_t& merged = l.sequence_state(sequence, sequence_word::compressed_at);
-    l.seen[sequence] = shifted_tokens(l.seen[sequence], offset, first);
-    merged = shifted_tokens(merged, offset, first);
+    std::uint32_t& gap_end = l.sequence_state(sequence, sequence_word::gap_end);
+    if (merged < from) {  // some of the tokens that truncate can tell apart stay
+      gap_end = shifted_tokens(max_of(gap_end, from), offset);
+      merged = min_of(merged, max_of(shifted_tokens(from, offset), behind_staying));
+    } else {
+      gap_end = gap_end > merged ? shifted_tokens(gap_end, offset) : 0;
+      merged = max_of(shifted_tokens(merged, offset), behind_staying);
+    }
+    l.seen[sequence] = shifted_tokens(l.seen[sequence], offset);
+  }
+
+private:
+  /// The highest position that stays in a track, of an entry or of a member; -1 if there is none.
+  std::int64_t highest_staying(ledger_ref const& l, track t) const {
+    std::int64_t highest = -1;
+    auto const look = [&](position_t position) {
+      if (position < first) highest = max_of(highest, std::int64_t{position});
+    };
+    for (slot_t s = 0; s < l.length[t.index]; ++s) {
+      if (l.degree[l.at(t, s)] > 0.0f) look(l.position[l.at(t, s)]);
+    }
+    std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
+    for (std::uint32_t m = 0; m < members; ++m) look(l.members.position[l.member_at(t, m)]);
+    return highest;
   }
 };
 

@@ -52,6 +52,22 @@ template <class Policy> class policy_life {
 public:
   policy_life(Policy const& policy, shape const& extent) : policy_(policy), extent_(extent) {}
 
+  /// Tokens of the first prompt and what they are compressed to, for a shape.
+  static constexpr std::uint32_t frozen = 3;
+  static std::uint32_t tokens_of(shape const& s) { return s.capacity * 3 / 4; }
+  static std::uint32_t first_budget(shape const& s) { return s.capacity / 2; }
+  static std::uint32_t last_budget(shape const& s) { return first_budget(s) - first_budget(s) / 4; }
+
+  /// Whether the budgets of the life have room for what the policy pins, and for one entry more.
+  bool fits() const {
+    bool const needs_one = !traits_of_identifier(policy_.identify).drops_unmerged;
+    for (std::uint32_t left : {first_budget(extent_), last_budget(extent_)}) {
+      if (policy_.select.pinned(tokens_of(extent_), left, frozen).total() + (needs_one ? 1 : 0) > left)
+        return false;
+    }
+    return true;
+  }
+
   template <class Executor> life_outcome run(Executor executor) {
     life_outcome o;
     o.keys.assign(extent_.slots() * extent_.key_dim, 1.0f);
@@ -62,16 +78,16 @@ public:
     sizes.extent = extent_;
     if (shares_entries<typename Policy::merge_type>::value) sizes.members = 2 * extent_.capacity;
     merged_cache cache{std::move(executor), policy_, tensors, sizes};
-    std::uint32_t const full = extent_.capacity * 3 / 4, half = extent_.capacity / 2;
+    std::uint32_t const full = tokens_of(extent_), half = first_budget(extent_);
     std::uint32_t const other = extent_.sequences - 1;  // the same sequence if there is one
     write(o, 0, 0, full);
     spoil(o, full / 3);
-    cache.open(0, full, 3, sequence_id{5});
+    cache.open(0, full, frozen, sequence_id{5});
     if (other != 0) {
       write(o, other, 0, half);
       cache.open(other, half, 0, sequence_id{9});
     }
-    for (std::uint32_t left : {half, half - half / 4}) {
+    for (std::uint32_t left : {half, last_budget(extent_)}) {
       show_attention(cache, 0);
       if (other != 0) show_attention(cache, other);
       o.problem = compress(cache, o, {0, other}, other != 0 ? 2 : 1, left);
@@ -224,17 +240,26 @@ inline std::string first_difference(life_outcome const& a, life_outcome const& b
 
 namespace testing {
 
-/// The shape of policy_problem's cache if the author names none.
+/// The shape of policy_problem's cache if the author names none and the policy pins few entries.
 constexpr shape small_shape{1, 2, 2, 2, 12, 10, 64};
+
+/// small_shape, with a larger capacity for a policy that pins many entries: the least multiple of 32 that
+/// leaves room for others. It grows up to 4,096; a policy that pins whole budgets fits no shape.
+template <class Policy> shape shape_for(Policy const& policy) {
+  shape extent = small_shape;
+  while (extent.capacity < 4096 && !detail::policy_life<Policy>(policy, extent).fits()) extent.capacity += 32;
+  return extent;
+}
 
 /// What is wrong with a policy; empty if nothing is. Builds a small cache of `extent`, lets it live through
 /// two compressions, and checks: its configuration; budgets and invariants (watch::after_compress); that rows
 /// with NaN or infinity merge with nothing; that nothing depends on what scratch begins with, on the number
 /// of lanes, or on the order of tiles; that lanes meet at the same barriers and stay within the scratch that
 /// was declared. A policy that passes gives the same bits on every backend, as far as these rows show.
-/// `extent` needs a capacity of at least 32. Host only. Starts up to 5 threads; takes a second, more where
-/// threads have to share a core.
-template <class Policy> std::string policy_problem(Policy const& policy, shape const& extent = small_shape) {
+/// `extent` needs a capacity of at least 32, of which half and three eighths are the budgets. Host only.
+/// Starts up to 5 threads; takes a second, more where threads have to share a core or the policy pins many
+/// entries.
+template <class Policy> std::string policy_problem(Policy const& policy, shape const& extent) {
   if (extent.capacity < 32) {
     return refusal("policy_problem", "extent.capacity", extent.capacity, "at least 32");
   }
@@ -273,6 +298,11 @@ template <class Policy> std::string policy_problem(Policy const& policy, shape c
     if (std::string text = detail::first_difference(one, many, extent); !text.empty()) return w.says + text;
   }
   return {};
+}
+/// The same with shape_for(policy).
+template <class Policy> std::string policy_problem(Policy const& policy) {
+  if (std::string text = configuration_problem(policy); !text.empty()) return text;
+  return policy_problem(policy, shape_for(policy));
 }
 
 }  // namespace testing

@@ -114,9 +114,14 @@ template <class Done> bool spin_until(Done const& done) {
 /// parent's threads behind.
 inline std::uint32_t forks() {
 #if defined(KVMELD_POSIX_THREADS)
+  // Nothing here is locked while it is made: a fork at that moment would leave the child with the lock. Two
+  // threads may both register, and forks then count twice, which makes no difference.
   static std::atomic<std::uint32_t> count{0};
-  static int const asked = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1); });
-  (void)asked;
+  static std::atomic<bool> registered{false};
+  if (!registered.load(std::memory_order_acquire)) {
+    pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1); });
+    registered.store(true, std::memory_order_release);
+  }
   return count.load(std::memory_order_relaxed);
 #else
   return 0;

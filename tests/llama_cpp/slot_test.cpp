@@ -1,7 +1,8 @@
 // Files of llama_state_seq_save_file, written here as llama.cpp writes them, shrunk by
 // examples/engines/llama_cpp.
-#include "../examples/engines/llama_cpp/shrink_slot.hpp"
+#include <shrink_slot.hpp>
 
+#include <kvmeld/compose/policy_text.hpp>
 #include <kvmeld/kvmeld.hpp>
 
 #include <algorithm>
@@ -51,9 +52,9 @@ public:
     std::vector<std::uint8_t> raw(row.size() / kind.block * kind.block_bytes);
     kvmeld::shape const s{1, 1, 1, 1, 0, 0, 1};
     kvmeld::serial_team const team(nullptr, 0);
-    llama_cpp::slot_detail::with_layout(
-        raw.data(), kind.ggml_type, raw.size(), false, s,
-        [&](auto const& layout) { layout.encode_row(team, {}, 0, [&](std::uint32_t c) { return row[c]; }); });
+    llama_cpp::with_layout(raw.data(), kind.ggml_type, raw.size(), false, s, [&](auto const& layout) {
+      layout.encode_row(team, {}, 0, [&](std::uint32_t c) { return row[c]; });
+    });
     bytes.insert(bytes.end(), raw.begin(), raw.end());
   }
   std::vector<std::uint8_t> bytes;
@@ -105,11 +106,12 @@ std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool tra
   return w.bytes;
 }
 
-llama_cpp::shrinking by(std::string policy, std::uint32_t left) {
+llama_cpp::shrinking by(std::string const& policy, std::uint32_t left, std::uint32_t tail = 0) {
   llama_cpp::shrinking how;
-  how.policy = std::move(policy);
+  kvmeld::compose::read_policy(policy, how.policy);
   how.kv_heads = heads;
   how.cells = left;
+  how.tail = tail;
   how.threads = 1;
   return how;
 }
@@ -134,7 +136,7 @@ std::vector<float> head_numbers(llama_cpp::sequence_state::tensor t, bool along,
   std::vector<std::uint8_t> aligned(t.data, t.data + t.bytes);
   std::vector<float> out(d);
   kvmeld::shape const s{1, 1, heads, 1, 0, 0, in_file};
-  llama_cpp::slot_detail::with_layout(aligned.data(), t.type, t.row, along, s, [&](auto const& layout) {
+  llama_cpp::with_layout(aligned.data(), t.type, t.row, along, s, [&](auto const& layout) {
     layout.load_tile(kvmeld::serial_team(nullptr, 0), kvmeld::make_track(s, 0, 0, head), cell, 1, 0, d,
                      out.data(), d);
   });
@@ -142,30 +144,30 @@ std::vector<float> head_numbers(llama_cpp::sequence_state::tensor t, bool along,
 }
 
 /// What kvmeld's template makes of the same numbers.
-template <class Policy> struct expected_layer {
-  std::vector<float> keys, values;
-  std::vector<std::uint32_t> degrees;
+template <class Policy> struct expected_rows {
+  std::vector<float> keys, values;  ///< [layer][cell][head][channel], `cells` apart
+  std::size_t merged = 0;
 
-  expected_layer(Policy const& policy, std::uint32_t layer, std::uint32_t left) {
-    kvmeld::shape const s{1, 1, heads, 1, d, d, cells};
-    for (std::uint32_t token = 0; token < cells; ++token) {
-      for (std::uint32_t c = 0; c < width; ++c) {
-        keys.push_back(number(layer, token, c, true));
-        values.push_back(number(layer, token, c, false));
+  expected_rows(Policy const& policy, std::uint32_t left) {
+    kvmeld::shape const s{layers, 1, heads, 1, d, d, cells};
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      for (std::uint32_t token = 0; token < cells; ++token) {
+        for (std::uint32_t c = 0; c < width; ++c) {
+          keys.push_back(number(layer, token, c, true));
+          values.push_back(number(layer, token, c, false));
+        }
       }
     }
     kvmeld::strided<float> const k(keys.data(), "LSTHC", s, d), v(values.data(), "LSTHC", s, d);
     kvmeld::cache_options sizes{s};
     sizes.bias = kvmeld::bias_support::none;
     sizes.ignore_degree = true;
-    sizes.first_layer = layer;
+    sizes.scope = kvmeld::plan_scope::all_layers;
     kvmeld::merged_cache cache(kvmeld::host_executor(1), policy, kvmeld::kv{k, v}, sizes);
     cache.open(0, cells);
     cache.compress({0}, kvmeld::budget::entries(left));
-    for (std::uint32_t head = 0; head < heads; ++head)
-      for (std::uint32_t slot = 0; slot < left; ++slot)
-        degrees.push_back(
-            static_cast<std::uint32_t>(cache.ref().degree(cache.ref().where(0, 0, head), slot)));
+    for (std::uint32_t slot = 0; slot < left; ++slot)
+      merged += cache.ref().degree(cache.ref().where(0, 0, 0), slot) > 1;
   }
 };
 
@@ -187,7 +189,7 @@ TEST_CASE("a saved sequence with rows evicted keeps the bytes of the others, wha
     std::vector<std::uint8_t> const bytes = saved(keys, values, transposed, version);
     std::size_t const words = version == 4 ? 4 : 2;  // behind the cells
     llama_cpp::sequence_state file = llama_cpp::read_slot(bytes), before = llama_cpp::read_slot(bytes);
-    std::vector<std::uint8_t> const out = llama_cpp::shrink_slot(file, by("streaming_llm sinks=4", 12));
+    std::vector<std::uint8_t> const out = llama_cpp::shrink_slot(file, by("streaming_llm sinks=4", 12, 3));
     CHECK(std::vector<std::uint8_t>(out.begin(), out.begin() + 16 + 4 * tokens) ==
           std::vector<std::uint8_t>(bytes.begin(), bytes.begin() + 16 + 4 * tokens));
     llama_cpp::sequence_state after = llama_cpp::read_slot(out);
@@ -198,7 +200,7 @@ TEST_CASE("a saved sequence with rows evicted keeps the bytes of the others, wha
     CHECK(after.transposed() == transposed);
     for (std::uint32_t cell = 0; cell < 12; ++cell) {
       std::uint32_t const token = cell < 4 ? cell : cells - 12 + cell, was = (token + cells - 11) % cells;
-      CHECK(after.position(cell) == static_cast<std::int32_t>(100 + token));
+      CHECK(after.position(cell) == static_cast<std::int32_t>(100 + std::max(token, cells - 4)));
       for (std::uint32_t layer = 0; layer < layers; ++layer) {
         for (std::uint32_t head = 0; head < heads; ++head) {
           CHECK(head_bytes(after.keys(layer), false, cell, head, 12) ==
@@ -218,23 +220,19 @@ TEST_CASE("a saved sequence with rows merged has the rows that the template make
     bool const transposed = each.second;
     CAPTURE(kind.ggml_type);
     llama_cpp::sequence_state file = llama_cpp::read_slot(saved(kind, kind, transposed));
-    std::vector<std::uint32_t> told;
-    llama_cpp::shrinking how = by("keydiff_merging", 20);
-    how.progress = [&](std::uint32_t layer) { told.push_back(layer); };
-    llama_cpp::sequence_state after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, how));
+    llama_cpp::sequence_state after =
+        llama_cpp::read_slot(llama_cpp::shrink_slot(file, by("keydiff_merging", 20)));
     REQUIRE(after.cells() == 20);
-    CHECK(told == std::vector<std::uint32_t>{0, 1});
     CHECK(after.position(19) == 100 + static_cast<std::int32_t>(cells) - 1);
-    std::size_t merged = 0, apart = 0;
+    std::size_t apart = 0;
+    expected_rows const wanted(policy, 20);
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
-      expected_layer const wanted(policy, layer, 20);
-      for (std::uint32_t degree : wanted.degrees) merged += degree > 1;
       for (std::uint32_t head = 0; head < heads; ++head) {
         for (std::uint32_t cell = 0; cell < 20; ++cell) {
           auto const k = head_numbers(after.keys(layer), false, cell, head, 20),
                      v = head_numbers(after.values(layer), transposed, cell, head, 20);
           for (std::uint32_t c = 0; c < d; ++c) {
-            std::size_t const at = (std::size_t{cell} * heads + head) * d + c;
+            std::size_t const at = (std::size_t{layer * cells + cell} * heads + head) * d + c;
             apart +=
                 std::abs(static_cast<double>(k[c]) - static_cast<double>(wanted.keys[at])) > 2 * kind.error;
             apart +=
@@ -243,8 +241,102 @@ TEST_CASE("a saved sequence with rows merged has the rows that the template make
         }
       }
     }
-    CHECK(merged > 4);
+    CHECK(wanted.merged > 0);
     CHECK(apart == 0);
+  }
+}
+
+// llama.cpp drops cells by position: what is left must hold nothing of what it dropped.
+TEST_CASE("no cell of a short slot depends on a token behind its position") {
+  auto const another = [](std::uint32_t from) {  // the same text up to a token, then another one
+    llama_cpp::sequence_state state = llama_cpp::read_slot(saved(f16, f16, false));
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      for (auto t : {state.keys(layer), state.values(layer)}) {
+        for (std::uint32_t cell = 0; cell < cells; ++cell)
+          if (token_of(cell) >= from)
+            for (std::size_t i = 0; i < t.row; ++i)
+              t.data[cell * t.row + i] ^= static_cast<std::uint8_t>(i % 2 ? 0x04 : 0x5a);
+      }
+    }
+    return state;
+  };
+  for (char const* policy : {"keydiff_merging", "keydiff", "leverage_merging", "chelsea", "streaming_llm"}) {
+    for (std::uint32_t const tail : {0u, 1u, 6u, 13u}) {
+      CAPTURE(policy);
+      CAPTURE(tail);
+      std::size_t kept_alike = 0, bad = 0;
+      llama_cpp::sequence_state file = llama_cpp::read_slot(saved(f16, f16, false));
+      llama_cpp::sequence_state const short_file =
+          llama_cpp::read_slot(llama_cpp::shrink_slot(file, by(policy, 20, tail)));
+      for (std::uint32_t from = 1; from < cells; ++from) {
+        llama_cpp::sequence_state other = another(from);
+        llama_cpp::sequence_state one = short_file, two = llama_cpp::read_slot(
+                                                        llama_cpp::shrink_slot(other, by(policy, 20, tail)));
+        for (std::uint32_t cell = 0; cell < 20; ++cell) {
+          bad += one.position(cell) != two.position(cell);
+          if (one.position(cell) >= static_cast<std::int32_t>(100 + from)) continue;  // llama.cpp drops it
+          ++kept_alike;
+          for (std::uint32_t layer = 0; layer < layers; ++layer) {
+            auto const same = [&](llama_cpp::sequence_state::tensor a, llama_cpp::sequence_state::tensor b) {
+              return std::equal(a.data + cell * a.row, a.data + (cell + 1) * a.row, b.data + cell * b.row);
+            };
+            bad += !same(one.keys(layer), two.keys(layer)) || !same(one.values(layer), two.values(layer));
+          }
+        }
+      }
+      CHECK(bad == 0);
+      // A difference in the tail leaves all cells before the tail, and those of the tail before the
+      // difference.
+      CHECK(kept_alike == std::size_t{tail} * (20 - tail) + tail * (tail - 1) / 2);
+    }
+  }
+}
+
+TEST_CASE("positions of a short slot follow one another to the last one, as llama.cpp requires") {
+  std::vector<std::uint8_t> bytes = saved(f32, f32, false);
+  for (std::uint32_t const left : {40u, 30u, 12u, 5u, 1u}) {  // each from the one before
+    for (std::uint32_t const tail : {0u, left / 3, left - 1}) {
+      CAPTURE(left);
+      CAPTURE(tail);
+      llama_cpp::sequence_state file = llama_cpp::read_slot(bytes);
+      std::vector<std::uint8_t> const out = llama_cpp::shrink_slot(file, by("keydiff_merging", left, tail));
+      llama_cpp::sequence_state const after = llama_cpp::read_slot(out);
+      REQUIRE(after.cells() == left);
+      CHECK(after.position(left - 1) == 100 + static_cast<std::int32_t>(cells) - 1);
+      for (std::uint32_t cell = 1; cell < left; ++cell) {
+        std::int32_t const step = after.position(cell) - after.position(cell - 1);
+        CHECK((step == 0 || step == 1));
+        if (cell < left - tail) CHECK(step == 0);
+      }
+      if (tail == left / 3) bytes = out;
+    }
+  }
+  // A file with gaps, which another program may write: no tail reaches over a gap.
+  std::vector<std::uint8_t> gaps = saved(f32, f32, false);
+  for (std::uint32_t cell = 0; cell < cells; ++cell) {
+    std::int32_t const position =
+        static_cast<std::int32_t>(token_of(cell) < 40 ? token_of(cell) : 60 + token_of(cell));
+    std::memcpy(&gaps[12 + 4 * tokens + 8 + 12 * cell], &position, sizeof position);
+  }
+  llama_cpp::sequence_state file = llama_cpp::read_slot(gaps);
+  llama_cpp::sequence_state const after =
+      llama_cpp::read_slot(llama_cpp::shrink_slot(file, by("keydiff", 20, 15)));
+  for (std::uint32_t cell = 0; cell < 20; ++cell)
+    CHECK(after.position(cell) == static_cast<std::int32_t>(cell < 12 ? 99 : 88 + cell));
+}
+
+TEST_CASE("a slot that keeps all of its cells stays as it was") {
+  llama_cpp::sequence_state file = llama_cpp::read_slot(saved(q8_0, f16, true)), before = file;
+  llama_cpp::sequence_state after =
+      llama_cpp::read_slot(llama_cpp::shrink_slot(file, by("keydiff", cells, 9)));
+  std::vector<std::int32_t> const order = before.order();
+  for (std::uint32_t cell = 0; cell < cells; ++cell) {
+    auto const was = static_cast<std::uint32_t>(order[cell]);
+    CHECK(after.position(cell) == before.position(was));
+    CHECK(head_bytes(after.keys(1), false, cell, 1, cells) ==
+          head_bytes(before.keys(1), false, was, 1, cells));
+    CHECK(head_bytes(after.values(0), true, cell, 0, cells) ==
+          head_bytes(before.values(0), true, was, 0, cells));
   }
 }
 
@@ -255,8 +347,35 @@ TEST_CASE("policies that kvmeld_slot names need no attention") {
     llama_cpp::sequence_state file = llama_cpp::read_slot(saved(f16, f16, true));
     llama_cpp::sequence_state after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, by(name, 24)));
     CHECK(after.cells() == 24);
-    CHECK(after.position(23) == 100 + static_cast<std::int32_t>(cells) - 1);
-    for (std::uint32_t cell = 1; cell < 24; ++cell) CHECK(after.position(cell) > after.position(cell - 1));
+  }
+}
+
+TEST_CASE("a slot of another model is refused, and a wrong number of KV heads") {
+  for (auto const& each : {std::pair{f16, false}, {f16, true}, {q8_0, false}}) {
+    llama_cpp::sequence_state file = llama_cpp::read_slot(saved(each.first, f16, each.second));
+    llama_cpp::gguf_model model;
+    model.name = "m.gguf";
+    model.layers = layers;
+    model.kv_heads = heads;
+    model.key_dim = model.value_dim = d;
+    llama_cpp::expect_model(file, model, 0);
+    llama_cpp::expect_model(file, model, heads);
+    for (std::uint32_t wrong : {1u, 4u, 8u, 64u, 3u}) {
+      CHECK_THROWS_WITH(llama_cpp::expect_model(file, model, wrong),
+                        ("--kv-heads is " + std::to_string(wrong) + "; it must be 2, as in m.gguf").c_str());
+    }
+    llama_cpp::gguf_model other = model;
+    other.layers = 3;
+    CHECK_THROWS_WITH(llama_cpp::expect_model(file, other, 0),
+                      "number of layers in the slot is 2; it must be 3, as in m.gguf");
+    other = model;
+    other.kv_heads = 3;
+    CHECK_THROWS_WITH(llama_cpp::expect_model(file, other, 0),
+                      "number of channels of a key in the slot is 64; it must be 96, as in m.gguf");
+    other = model;
+    other.value_dim = 16;
+    CHECK_THROWS_WITH(llama_cpp::expect_model(file, other, 0),
+                      "number of channels of a value in the slot is 64; it must be 32, as in m.gguf");
   }
 }
 
@@ -276,8 +395,9 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
   std::size_t const begin = 12 + 4 * tokens;
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin, 2)),
                     "sequence_state: number of streams is 2; it must be 1");
-  char const* const cut_off =
-      "the state is cut off, or not one of plain attention (llama.cpp 0.5.0 and build 11549 were tried)";
+  char const* const cut_off = "the state is cut off, or not one of plain attention: a model with a sliding "
+                              "window or a recurrent state "
+                              "has another one (llama.cpp 0.5.0 and build 11549 were tried)";
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 0)), "the state has no cells");
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 47)), cut_off);
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 8 + 12 * cells + 12, 0)),
@@ -303,13 +423,27 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
   std::uint32_t const iq4_nl = 20;
   std::memcpy(&mixed[second], &iq4_nl, sizeof iq4_nl);
   CHECK(refusal(mixed, by("keydiff", 20)) ==
-        "the cache has ggml's type 20; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
+        "type of the cache is iq4_nl; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
+  CHECK(refusal(with_word(second, 31), by("keydiff", 20)) ==
+        "the state's layers differ in type or size of their rows");
+  std::uint32_t const q6_k = 14;
+  std::memcpy(&mixed[keys], &q6_k, sizeof q6_k);
+  std::memcpy(&mixed[second], &q6_k, sizeof q6_k);
+  CHECK(refusal(mixed, by("keydiff", 20)) ==
+        "type of the cache is ggml's number 14; it must be f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0");
   CHECK(refusal(good, by("keydiff", 49)) ==
         "number of cells is 49; it must be at most 48, which the file has");
+  CHECK(refusal(good, by("keydiff", 20, 20)) ==
+        "tail is 20 cells; it must be fewer than 20, the cells that stay");
   CHECK(
       refusal(good, by("snapkv", 20)) ==
-      "policy is \"snapkv\"; it must be one that reads keys and values alone, because a file has no queries");
-  CHECK(refusal(good, by("no_such", 20)).find("no_such") != std::string::npos);
+      "policy is one that needs queries; it must be one that reads keys and values alone, because a file has "
+      "no queries");
+  std::vector<std::uint8_t> two =
+      good;  // as llama.cpp saves a model with windows: one cache, then another one
+  two.insert(two.end(), good.begin() + static_cast<std::ptrdiff_t>(begin), good.end());
+  CHECK_THROWS_WITH(llama_cpp::read_slot(two),
+                    "number of caches in the state is 2, as of a model with a sliding window; it must be 1");
   std::size_t const values = second + 12 + cells * (width / 32 * 34);
   auto const transposed_as = [&](std::uint32_t type) {
     auto bytes = with_word(values, type);

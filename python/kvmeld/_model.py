@@ -1,0 +1,278 @@
+"""What a cache has to know of a model of transformers, and learns by letting it read one token twice."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import weakref
+from typing import Any, NamedTuple, Optional
+
+import torch
+import transformers
+
+__all__ = ["Facts", "Growing", "are_same", "facts_of", "fingerprint", "frequencies_of", "refuse_kind",
+           "turned"]
+
+#: Kinds of layers, as configurations name them, that keep keys and values of tokens and nothing else.
+_ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
+
+
+class Growing(transformers.Cache):
+    """What transformers asks of a cache that holds all tokens, whatever its version.
+
+    Subclasses have `_seen`, the tokens read, and `_layers`, the model's number of layers.
+    """
+
+    def __init__(self) -> None:
+        # What Cache of some versions of transformers expects. Its own __init__ differs from version to version.
+        self.layers: list[Any] = []
+        self.layer_class_to_replicate = None
+        self.offloading = False
+        self._seen = 0
+        self._layers = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens read so far, padding included."""
+        return self._seen
+
+    def get_mask_sizes(self, query: Any, layer_idx: int = 0) -> tuple[int, int]:
+        """The length and the offset of the mask that a model makes: as of a cache that holds all tokens."""
+        return self._seen + (query if isinstance(query, int) else query.shape[0]), 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """-1: any number of tokens."""
+        return -1
+
+    def get_max_length(self, layer_idx: Optional[int] = None) -> int:
+        """-1: any number of tokens."""
+        return -1
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether tensors are there."""
+        return self._seen > 0
+
+    @property
+    def is_compileable(self) -> bool:
+        """False: lengths change."""
+        return False
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """False for each layer."""
+        return [False] * self._layers
+
+    is_linear = is_dummy = is_sliding  # what kinds of layers transformers knows beside attention over all tokens
+
+    def __len__(self) -> int:
+        return self._layers if self._seen else 0
+
+
+class Facts(NamedTuple):
+    """What one token tells of a model.
+
+    layers, kv_heads, query_heads, key_dim, value_dim: of its attention; all layers agree. query_heads is 0 where the
+        model does not attend through the functions of kvmeld.hf.attach.
+    window: the tokens that the layer with the shortest window reads; None: all layers read all tokens.
+    rotation: how queries and keys are rotated: "none", or the pairing, and radians a position of each pair of the
+        channels that rotate; or None.
+    unknown: why the rotation is not known; empty if it is.
+    """
+
+    layers: int
+    kv_heads: int
+    query_heads: int
+    key_dim: int
+    value_dim: int
+    window: Optional[int]
+    rotation: Optional[tuple[str, list[float]]]
+    unknown: str
+
+
+class _Told(Exception):
+    """A refusal of what a model asks or shows; its arguments are those of a refusal."""
+
+
+class _Listener(Growing):
+    """Takes the keys of one pass over one token, and notes what attention is told beside them."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self._layers = layers
+        self.keys: list[torch.Tensor] = []  # [kv_heads, head_dim] of each layer
+        self.values = 0  # channels of a value
+        self.queries = 0  # query heads
+        self.windows: list[int] = []
+        self.wanted: Optional[str] = None  # an attribute that caches of tokens do not have
+
+    def __getattr__(self, name: str) -> Any:  # of names that are not there
+        if not name.startswith("__"):
+            self.__dict__["wanted"] = self.__dict__.get("wanted") or name
+        raise AttributeError(name)
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
+        if layer_idx != len(self.keys):
+            raise _Told("the model's layers", f"{layer_idx} behind {len(self.keys) - 1} where keys are cached",
+                        "each one with keys and values of its own")
+        self.keys.append(key_states[0, :, 0].detach())
+        self.values = value_states.shape[-1]
+        self.rows = key_states, value_states
+        marked = key_states.view_as(key_states)
+        marked.kvmeld_cache = self  # for the attention function of kvmeld.hf, if the model has it
+        return marked, value_states
+
+    def _attend(self, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any) -> Any:
+        refuse_kind(kwargs, _Told)
+        self.queries = query.shape[1]
+        if kwargs.get("sliding_window") is not None:
+            self.windows.append(kwargs["sliding_window"])
+        return inner(module, query, *self.rows, mask, **kwargs)
+
+
+def refuse_kind(kwargs: dict, error: Any) -> None:
+    """Refuses what attention is told and a KVMeldCache cannot heed."""
+    if kwargs.get("softcap") is not None:
+        raise error("softcap", kwargs["softcap"], "None: KVMeldCache counts attention with logits that are not capped")
+    if kwargs.get("s_aux") is not None:
+        raise error("s_aux", "given", "None: KVMeldCache counts attention without sinks beside the entries")
+
+
+def _refuse_layers(model: Any, config: Any, refusal: Any) -> None:
+    """Refuses models in which some layer keeps no keys and values of its own, by their configuration."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise refusal("the model", "an encoder and a decoder", "a decoder alone")
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
+    for layer, kind in enumerate(kinds):
+        if kind not in _ATTENTION:
+            raise refusal(f"layer {layer} of {type(config).__name__}", repr(kind),
+                          "attention, because KVMeldCache holds keys and values and no other state")
+    shared = getattr(config, "num_kv_shared_layers", None)
+    if shared:
+        raise refusal("num_kv_shared_layers", shared, "0: each layer with keys and values of its own")
+
+
+#: Facts of models, with the dtype and the frequencies that they had.
+_known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def facts_of(model: Any, refusal: Any) -> Facts:
+    """Lets a model read one token at two positions, once per model; what it shows then. refusal(argument, value,
+    condition) makes the exception for a model that cannot be served. Costs two forward passes of one token."""
+    config = model.config.get_text_config()
+    _refuse_layers(model, config, refusal)
+    state = (model.dtype, model.config._attn_implementation, frequencies_of(model))
+    known = _known.get(model)
+    if known is not None and known[0][:2] == state[:2] and are_same(known[0][2], state[2]):
+        return known[1]
+    layers = config.num_hidden_layers
+    first, second = _Listener(layers), _Listener(layers)
+    position, unknown = 37, ""
+    try:
+        for listener, at in ((first, 0), (second, position)):
+            _read_one(model, listener, at)
+    except _Told as told:
+        raise refusal(*told.args) from None
+    except Exception as e:
+        asked = first.wanted or second.wanted
+        if asked is not None:
+            raise refusal(f"the cache that {type(model).__name__} expects", f"one with {asked!r}",
+                          "one of keys and values alone, in every layer") from e
+        if not first.keys:
+            raise refusal(f"a token that {type(model).__name__} reads", f"refused ({type(e).__name__}: {e})",
+                          "read with a cache of keys and values") from e
+        unknown = f"the model did not read one token at position {position}: {e}"
+    if len(first.keys) != layers:
+        raise refusal("the layers that cache keys and values", f"{len(first.keys)} of {layers}", "all of them")
+    shapes = {tuple(k.shape) for k in first.keys}
+    if len(shapes) > 1:
+        raise refusal("keys [kv_heads, head_dim] of a token", " and ".join(map(str, sorted(shapes))),
+                      "of one shape in all layers")
+    rotation = None
+    if not unknown:
+        rotation = _rotation(model, first.keys, second.keys, position)
+        if rotation is None:
+            unknown = "its layers rotate keys in different ways, or by none of its buffers of inverse frequencies"
+    (kv_heads, key_dim), = shapes
+    facts = Facts(layers, kv_heads, first.queries, key_dim, first.values,
+                  min(first.windows, default=None), rotation, unknown)
+    _known[model] = (state, facts)
+    return facts
+
+
+def _read_one(model: Any, listener: _Listener, position: int) -> None:
+    where = model.get_input_embeddings().weight.device
+    token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) != 1 else 2
+    base = model.base_model
+    takes = inspect.signature(base.forward).parameters
+    name = "cache" if "cache" in takes and "past_key_values" not in takes else "past_key_values"
+    training = model.training
+    with torch.no_grad():
+        if training:
+            model.eval()
+        try:
+            base(input_ids=torch.full((1, 1), token, device=where), use_cache=True,
+                 position_ids=torch.full((1, 1), position, device=where), **{name: listener})
+        finally:
+            if training:
+                model.train()
+
+
+def frequencies_of(model: Any) -> list[torch.Tensor]:
+    """The buffers of a model with the radians that pairs of channels turn by a position, as they are now."""
+    return [b.detach().float().cpu().clone() for name, b in model.named_buffers() if name.endswith("inv_freq")
+            and "original" not in name and b.dim() == 1]
+
+
+def are_same(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others))
+
+
+def _rotation(
+    model: Any, before: list[torch.Tensor], after: list[torch.Tensor], position: int
+) -> Optional[tuple[str, list[float]]]:
+    """The one rotation that takes the keys of every layer from position 0 to another one; None if there is none. With a
+    single token, attention does not mix: keys of all layers depend on the position by their rotation alone."""
+    tolerance = 1e-3 if before[0].dtype == torch.float32 else 0.05
+    rows = [(a.float().cpu(), b.float().cpu()) for a, b in zip(before, after)]
+    candidates = [("none", torch.zeros(0))]
+    for frequencies in frequencies_of(model):
+        candidates += [("half_split", frequencies), ("interleaved", frequencies)]
+    for pairing, frequencies in candidates:
+        channels = 2 * len(frequencies)
+        if channels > rows[0][0].shape[1]:
+            continue
+        if all(
+            float((turned(a, pairing, frequencies, position) - b).norm()) <= tolerance * float(a.norm())
+            for a, b in rows
+        ):
+            return pairing, frequencies.tolist()
+    return None
+
+
+def turned(rows: torch.Tensor, pairing: str, frequencies: torch.Tensor, positions: Any) -> torch.Tensor:
+    """Rows [..., head_dim] that are not rotated, turned for positions: a number, or a tensor [rows, 1]."""
+    pairs, out = len(frequencies), rows.clone()
+    first = slice(0, pairs) if pairing == "half_split" else slice(0, 2 * pairs, 2)
+    second = slice(pairs, 2 * pairs) if pairing == "half_split" else slice(1, 2 * pairs, 2)
+    cos, sin = (positions * frequencies).cos(), (positions * frequencies).sin()
+    out[..., first] = rows[..., first] * cos - rows[..., second] * sin
+    out[..., second] = rows[..., second] * cos + rows[..., first] * sin
+    return out
+
+
+def fingerprint(model: Any) -> str:
+    """A digest that models with other weights, sizes or rotations do not share: of the names, shapes and types of all
+    parameters, and of some of their numbers."""
+    digest = hashlib.sha256()
+    parts = list(model.named_parameters())
+    parts += [(name, b) for name, b in model.named_buffers() if name.endswith("inv_freq")]
+    for name, tensor in parts:
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        if tensor.device.type == "meta" or not tensor.numel():
+            continue
+        flat = tensor.detach().reshape(-1)
+        count = min(32, flat.numel())
+        places = [i * (flat.numel() - 1) // max(1, count - 1) for i in range(count)]
+        some = flat[torch.tensor(places, device=flat.device)]
+        digest.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
