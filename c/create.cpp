@@ -96,9 +96,41 @@ std::vector<float> copy_frequencies(char const* call, kvmeld::rope_params const&
   return {rope.frequencies, rope.frequencies + rope.pairs(key_dim)};
 }
 
-/// Reads options.policy, with what options.rope says. `frequencies` gets the numbers that its rotation needs.
+/// A copy of the weights that were learned of the cache's part of a model; empty if none are given. `facts`
+/// gets their extents.
+std::vector<float> copy_learned(char const* call, kvmeld_options const& o, kvmeld::learned_weights& facts) {
+  if (o.learned == nullptr) return {};
+  kvmeld_learned const& all = *o.learned;
+  require(all.weights, call, "options.learned.weights", "the weights that were learned");
+  auto const holds = [&](char const* name, std::uint32_t has, std::uint64_t needs, char const* what) {
+    if (has < needs) refuse(call, name, has, "at least ", needs, what);
+  };
+  holds("options.learned.layers", all.layers, std::uint64_t{o.first_layer} + o.layers,
+        ", the cache's last layer");
+  holds("options.learned.kv_heads", all.kv_heads, std::uint64_t{o.first_kv_head} + o.kv_heads,
+        ", the cache's last KV head");
+  if (all.key_dim != o.key_dim)
+    refuse(call, "options.learned.key_dim", all.key_dim, o.key_dim, ", as options.key_dim says");
+  std::size_t const floats = kvmeld::learned_weights::floats(o.key_dim);
+  std::vector<float> out;
+  for (std::uint32_t layer = 0; layer < o.layers; ++layer) {
+    float const* const from =
+        all.weights + ((std::size_t{o.first_layer} + layer) * all.kv_heads + o.first_kv_head) * floats;
+    out.insert(out.end(), from, from + o.kv_heads * floats);
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!kvmeld::is_finite(out[i]))
+      refuse(call, kvmeld::message("options.learned.weights of the cache's part, number ", i), out[i],
+             "a finite number");
+  }
+  facts = {out.data(), o.layers, o.kv_heads, o.key_dim};
+  return out;
+}
+
+/// Reads options.policy, with what options.rope and options.learned say. `frequencies` and `learned` get the
+/// numbers that it needs.
 kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
-                                      std::vector<float>& frequencies) {
+                                      std::vector<float>& frequencies, std::vector<float>& learned) {
   require(o.policy, call, "options.policy", "the name of a preset, or parts");
   kvmeld::compose::composed policy;
   kvmeld::rope_params told;
@@ -106,7 +138,10 @@ kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
     told = read_rope(call, o.rope);
     (void)copy_frequencies(call, told, o.key_dim);
   }
-  kvmeld::compose::read_policy(o.policy, policy, o.rope == nullptr ? nullptr : &told, &frequencies);
+  kvmeld::learned_weights weights;
+  learned = copy_learned(call, o, weights);
+  kvmeld::compose::read_policy(o.policy, policy, o.rope == nullptr ? nullptr : &told, &frequencies, weights);
+  if (!kvmeld::compose::set_learned(policy, weights)) learned.clear();
   kvmeld::rope_params const rope = kvmeld::compose::rope_of(policy);
   frequencies = copy_frequencies(call, rope, o.key_dim);
   return policy;
@@ -114,9 +149,10 @@ kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
 
 ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
   kvmeld::cache_options const sizes = sizes_of(call, o);
-  std::vector<float> frequencies;
-  kvmeld::compose::composed const policy = read_policy(call, o, frequencies);
-  return {policy, sizes, pages_of(call, o), &memory, o.threads, o.stream, std::move(frequencies)};
+  std::vector<float> frequencies, learned;
+  kvmeld::compose::composed const policy = read_policy(call, o, frequencies, learned);
+  return {policy,    sizes,    pages_of(call, o),      &memory,
+          o.threads, o.stream, std::move(frequencies), std::move(learned)};
 }
 
 /// Whether there are caches over elements of T.
@@ -247,7 +283,9 @@ kvmeld_status kvmeld_turns(char const* policy, int32_t* turns) {
     kvmeld::compose::composed read;
     std::vector<float> frequencies;
     kvmeld::rope_params const any;
-    kvmeld::compose::read_policy(policy, read, any, &frequencies);  // refuses what is no policy
+    float const some = 0;
+    kvmeld::learned_weights const learned{&some, 0, 0, 0};
+    kvmeld::compose::read_policy(policy, read, any, &frequencies, learned);  // refuses what is no policy
     *turns = kvmeld::compose::needs_rope(read) && !kvmeld::compose::says_rope(policy) ? 1 : 0;
   });
 }

@@ -61,6 +61,7 @@ struct ingredients {
   std::uint32_t threads;           ///< for a cache on the host
   void* stream;                    ///< for a cache on a device
   std::vector<float> frequencies;  ///< of the policy's rotation, which does not lead to them yet
+  std::vector<float> learned;      ///< weights of the policy's score, the same
 };
 
 /// Where tensors are: host, which host.hpp defines, or device, which device.cuh defines.

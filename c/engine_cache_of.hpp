@@ -122,35 +122,46 @@ private:
       : form_(of.pages),
         keys_(Place::copy(executor, layouts.keys)),
         values_(Place::copy(executor, layouts.values)),
-        frequencies_(used ? frequencies_at(call, executor, of.frequencies) : nullptr),
+        frequencies_(used ? numbers_at(call, "frequencies", executor, of.frequencies) : nullptr),
+        learned_(used ? numbers_at(call, "learned weights", executor, of.learned) : nullptr),
         cache_(kvmeld::make_any_cache(
-            cache_type(std::move(executor), turning_by(of.policy, frequencies_.get()),
+            cache_type(std::move(executor), reading(of, frequencies_.get(), learned_.get()),
                        kvmeld::kv{kvmeld::per_layer<layout>(keys_.data(), of.sizes.extent.key_dim),
                                   kvmeld::per_layer<layout>(values_.data(), of.sizes.extent.value_dim)},
                        of.sizes))) {}
   typename Place::executor_type& executor() const { return cache_->get<cache_type>()->executor(); }
 
   /// Numbers of the host where phases can read them; null if there are none.
-  static float_memory frequencies_at(char const* call, typename Place::executor_type& executor,
-                                     std::vector<float> const& numbers) {
+  static float_memory numbers_at(char const* call, char const* what, typename Place::executor_type& executor,
+                                 std::vector<float> const& numbers) {
     if (numbers.empty()) return nullptr;
     float_memory out = Place::floats(executor, numbers.size(), numbers.data());
     if (out != nullptr) return out;
     throw failure(KVMELD_NO_MEMORY,
-                  kvmeld::refusal(call, "memory for frequencies in bytes", numbers.size() * sizeof(float),
-                                  "as many as there is memory for"));
+                  kvmeld::refusal(call, kvmeld::message("memory for ", what, " in bytes"),
+                                  numbers.size() * sizeof(float), "as many as there is memory for"));
   }
-  static kvmeld::compose::composed turning_by(kvmeld::compose::composed policy, float const* frequencies) {
-    if (frequencies == nullptr) return policy;
-    kvmeld::rope_params rope = kvmeld::compose::rope_of(policy);
-    rope.frequencies = frequencies;
-    kvmeld::compose::set_rope(policy, rope);
+  /// The policy with its numbers where phases can read them. A cache that is not used may keep those of the
+  /// host: nothing reads them.
+  static kvmeld::compose::composed reading(ingredients const& of, float const* frequencies,
+                                           float const* learned) {
+    kvmeld::compose::composed policy = of.policy;
+    if (frequencies != nullptr) {
+      kvmeld::rope_params rope = kvmeld::compose::rope_of(policy);
+      rope.frequencies = frequencies;
+      kvmeld::compose::set_rope(policy, rope);
+    }
+    kvmeld::shape const& s = of.sizes.extent;
+    if (!of.learned.empty())
+      kvmeld::compose::set_learned(
+          policy, {learned != nullptr ? learned : of.learned.data(), s.layers, s.kv_heads, s.key_dim});
     return policy;
   }
 
   Form form_;
   array keys_, values_;       ///< a layout per layer
   float_memory frequencies_;  ///< of the policy's rotation, or null
+  float_memory learned_;      ///< weights of the policy's score, or null
   std::unique_ptr<kvmeld::any_cache> cache_;
 };
 

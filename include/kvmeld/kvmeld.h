@@ -119,6 +119,13 @@ typedef struct kvmeld_rope {
   float const* frequencies; /* d / 2 numbers, or null */
 } kvmeld_rope;
 
+/* What the score "learned" has learned of a model (kvmeld.learn in Python): 2 * key_dim + 2 floats for each
+   KV head of each layer, [layers][kv_heads][2 * key_dim + 2]. */
+typedef struct kvmeld_learned {
+  uint32_t layers, kv_heads, key_dim; /* of the whole model */
+  float const* weights;
+} kvmeld_learned;
+
 /* What a cache is built with. kvmeld_options_init sets `bytes`, the device to -1, all else to 0 or null. */
 typedef struct kvmeld_options {
   size_t bytes; /* sizeof(kvmeld_options) of the program; set by kvmeld_options_init */
@@ -155,6 +162,9 @@ typedef struct kvmeld_options {
      told. Then a policy that turns keys back (kvmeld_turns) is refused, unless its text says it. Other
      policies do not read it. */
   kvmeld_rope const* rope;
+  /* What was learned of the model, for policies with the score "learned", which are refused without;
+     kvmeld_create copies the part of the cache's layers and KV heads. Other policies do not read it. */
+  kvmeld_learned const* learned;
 } kvmeld_options;
 
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */

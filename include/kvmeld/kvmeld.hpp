@@ -37,6 +37,7 @@
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
+#include <kvmeld/preset/learned.hpp>
 #include <kvmeld/preset/merging.hpp>
 #include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 import numpy as np
 
 from kvmeld import _core
+from kvmeld.learned import read as read_learned
 
 _SCOPES = ("head", "layer", "all_layers")
 _PAIRINGS = ("none", "half_split", "interleaved")
@@ -254,6 +255,8 @@ class Cache:
         append(). Pages behind lengths(s).max() are free after a compression. Two sequences must not share a page.
         Calls that read or write rows refuse numbers of pages that the pool does not have. A table on a device is not
         checked.
+    learned: for policies with the score "learned": what python -m kvmeld.learn has learned of the model, as a file, or as
+        kvmeld.learned.load returns it. It says how the model rotates keys, too: rope must not be given.
     rope, rope_base, frequencies: how the model rotates queries, and the keys that lie in the tensors, as in renumber;
         rope_base or frequencies is given, unless rope is "none". Policies that turn keys back (compactor,
         expected_attention, triattention) are refused without it, unless their text has the words; others do not read
@@ -304,7 +307,14 @@ class Cache:
         rope: Optional[str] = None,
         rope_base: Optional[float] = None,
         frequencies: Any = None,
+        learned: Any = None,
     ) -> None:
+        turned, weights = _told(rope, rope_base, frequencies), None
+        if learned is not None:
+            known = read_learned(learned)
+            if turned is not None:
+                raise _refusal("rope", "given", "absent, because what was learned says how the model rotates keys")
+            turned, weights = _rotation(known.pairing, 1.0, known.frequencies or None), known.weights
         self.stream = _current_stream(keys) if stream is None else _index(stream, "stream", 2**64 - 1)
         k, v = _tensors(keys, "keys"), _tensors(values, "values")
         self._c = _core.Cache(
@@ -323,7 +333,8 @@ class Cache:
             _index(first_kv_head, "first_kv_head"),
             _exported(page_table, "page_table"),
             self.stream,
-            _told(rope, rope_base, frequencies),
+            turned,
+            weights,
         )
         self._held = _core.Held()
         for name, listed in (("keys", k), ("values", v)):

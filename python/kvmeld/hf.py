@@ -23,6 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import kvmeld
 from kvmeld import _core, _masks, _model
 from kvmeld._program import write_file
+from kvmeld.learned import Learned, read as read_learned
 from kvmeld.cache import (
     _ELEMENTS, _PLACES, _PLACES_TEXT, _SCOPES, _index, _is_share, _number_of, _real, _rotation, _text,
 )
@@ -32,6 +33,7 @@ __all__ = ["KVMeldCache", "attach", "detach"]
 _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
 _READ_TWICE, _READ_ONCE = "kvzip", "recommended"  # where no policy is named
+_LEARNED = "learned_centroids"  # the same, for models of which scores were learned
 _FILE = "1"  # the format of the files of KVMeldCache.save
 
 
@@ -76,6 +78,11 @@ def _checksum(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
         sum_ = zlib.crc32(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode(), sum_)
         sum_ = zlib.crc32(tensor.flatten().view(torch.uint8).numpy(), sum_)
     return f"{sum_:08x}"
+
+
+def _learned_in(texts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Optional[Learned]:
+    """What was learned of the model, as _state describes it."""
+    return Learned(tensors["learned"].numpy(), *texts["learned"]) if "learned" in texts else None
 
 
 def attach(model: Any) -> None:
@@ -125,6 +132,9 @@ class KVMeldCache(_model.Growing):
         length asks for it, as if it were alone. A share that leaves less than the policy pins waits for more tokens.
     over, floor, scope, threads: see kvmeld.Cache and its compress(). over is "head", and floor 0.2, where a policy is
         named.
+    learned: what python -m kvmeld.learn has learned of this model, as a file or as kvmeld.learned.load returns it, or the
+        name of a model whose weights come with kvmeld (kvmeld.learned.shipped()). For policies with the score "learned".
+        Where no policy is named, it is "learned_centroids" with one budget over all layers: prompts are read once.
 
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
     `attention_mask`, and never enters the cache; other masks than causal ones with padding are refused.
@@ -154,12 +164,14 @@ class KVMeldCache(_model.Growing):
         floor: Optional[float] = None,
         scope: str = "head",
         threads: int = 0,
+        learned: Any = None,
     ) -> None:
         super().__init__()
+        self._learned = None if learned is None else read_learned(learned)
         config = model.config.get_text_config()
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
         self._by_default = None if policy is not None else (over, floor)  # what a caller says beside no policy
-        policy = _READ_TWICE if policy is None else _text(policy, "policy")
+        policy = self._unnamed(_READ_TWICE) if policy is None else _text(policy, "policy")
         self.over, self.floor = self._sharing(policy, over, floor)
         self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
         self._layers = config.num_hidden_layers
@@ -194,9 +206,12 @@ class KVMeldCache(_model.Growing):
                                " it: rope=half_split rope_base=500000")
             self._turning = _model.frequencies_of(model)
             pairing, frequencies = facts.rotation
-            self._options["rope"] = pairing
-            if pairing != "none":
-                self._options["frequencies"] = frequencies
+            if self._learned is not None:
+                self._check_learned(pairing, frequencies)
+            else:
+                self._options["rope"] = pairing
+                if pairing != "none":
+                    self._options["frequencies"] = frequencies
         self._element, self._longest_text = str(model.dtype).removeprefix("torch."), tokens
         if self._element not in _ELEMENTS:
             raise _refusal("the model's dtype", self._element, "one of " + ", ".join(_ELEMENTS))
@@ -206,14 +221,25 @@ class KVMeldCache(_model.Growing):
             warnings.warn(f"KVMeldCache: layers of {type(model).__name__} read the last {window} tokens alone; a pass"
                           f" that reads more than {window} tokens in all is refused", stacklevel=3)
 
+    def _check_learned(self, pairing: str, frequencies: Sequence[float]) -> None:
+        """Refuses what was learned of a model that rotates keys in another way. The library refuses other sizes."""
+        same = pairing == self._learned.pairing and len(frequencies) == len(self._learned.frequencies)
+        if not same or not all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(frequencies, self._learned.frequencies)):
+            raise _refusal("learned", "of a model that rotates keys in another way", f"learned of this one, {pairing}")
+
+    def _unnamed(self, otherwise: str) -> str:
+        """The policy where none was named."""
+        return otherwise if self._learned is None else _LEARNED
+
     def _sharing(self, policy: str, over: Optional[str], floor: Optional[float]) -> tuple[str, float]:
         """Which tracks share a budget, and what each of them keeps, unless the caller says so."""
-        shares = self._by_default is not None and policy == _READ_TWICE
+        shares = self._by_default is not None and policy in (_READ_TWICE, _LEARNED)
         return (("all_layers" if shares else "head") if over is None else over,
                 (0.0 if shares else 0.2) if floor is None else _real(floor, "floor"))
 
     def _suit(self, policy: str) -> None:
         """Takes the policy for a prompt that is read once or twice, where none was named."""
+        policy = self._unnamed(policy)
         if self._by_default is None or policy == self._options["policy"]:
             return
         self.over, self.floor = self._sharing(policy, *self._by_default)
@@ -228,12 +254,15 @@ class KVMeldCache(_model.Growing):
         over = _number_of(self.over, _SCOPES, "over")
         sizes = [self._layers, self._facts.kv_heads, self._query_heads // self._facts.kv_heads, self._facts.key_dim,
                  self._facts.value_dim]
-        turned = None
-        if "rope" in self._options:
+        turned = weights = None
+        if self._learned is not None:
+            turned = _rotation(self._learned.pairing, 1.0, self._learned.frequencies or None)
+            weights = self._learned.weights
+        elif "rope" in self._options:
             turned = _rotation(self._options["rope"], 1.0, self._options.get("frequencies"))
         longest = min(max(self._longest_text, entries + self.interval), 2**31 - 1)
         return _core.check(self._options["policy"], sizes, _ELEMENTS.index(self._element),
-                           _number_of(self._options["scope"], _SCOPES, "scope"), over, turned, entries, ratio, over,
+                           _number_of(self._options["scope"], _SCOPES, "scope"), over, turned, weights, entries, ratio, over,
                            self.floor if over else 0.0, longest)
 
     def _forget(self) -> None:
@@ -516,7 +545,7 @@ class KVMeldCache(_model.Growing):
         state = json.loads(texts["state"])
         options = state["options"]
         cache = cls(model, options["policy"], state["budget"], interval=state["interval"], over=options["over"],
-                    floor=state["floor"], scope=options["scope"], threads=threads)
+                    floor=state["floor"], scope=options["scope"], threads=threads, learned=_learned_in(state, tensors))
         where = model.get_input_embeddings().weight.device
         for name in ("keys", "values"):
             if name in tensors:
@@ -540,6 +569,9 @@ class KVMeldCache(_model.Growing):
             "seen": self._seen, "merged": self._merged, "compressions": self.compressions,
         }
         tensors: dict[str, torch.Tensor] = {}
+        if self._learned is not None:
+            tensors["learned"] = torch.from_numpy(self._learned.weights.copy())
+            texts["learned"] = [self._learned.pairing, self._learned.frequencies, self._learned.about]
         if self.cache is not None:
             held = self._longest()
             for name, rows in (("keys", self.keys), ("values", self.values)):
@@ -583,6 +615,7 @@ class KVMeldCache(_model.Growing):
         self._facts, self._least = state["facts"], state["least"]
         self._chunk, self._turning = state["chunk"], state["turning"]
         self._options = dict(texts["options"])
+        self._learned = _learned_in(texts, state["tensors"])
         self.budget, self.interval, self.floor = texts["budget"], texts["interval"], texts["floor"]
         self.over, self._layers = self._options["over"], self._facts.layers
         self._query_heads = self._facts.query_heads
@@ -610,7 +643,7 @@ class KVMeldCache(_model.Growing):
             keys = torch.zeros(*sizes, like.shape[-1], dtype=like.dtype, device=like.device)
             values = torch.zeros(*sizes, value_dim, dtype=like.dtype, device=like.device)
         group = self._query_heads // kv_heads
-        cache = kvmeld.Cache(keys, values, queries_per_kv_head=group, **self._options)
+        cache = kvmeld.Cache(keys, values, queries_per_kv_head=group, learned=self._learned, **self._options)
         self.keys, self.values, self.cache, self._needs = keys, values, cache, cache.needs()
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:

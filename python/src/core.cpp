@@ -136,6 +136,20 @@ kvmeld_rope rope_of(rotation const& r) {
   return rope;
 }
 
+/// What was learned of a model: float32 [layers, kv_heads, 2 * key_dim + 2].
+using learned_array = nb::ndarray<float const, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+/// The same for the library, which reads the array.
+kvmeld_learned learned_of(learned_array const& x) {
+  kvmeld_learned learned{};
+  learned.layers = static_cast<std::uint32_t>(x.shape(0));
+  learned.kv_heads = static_cast<std::uint32_t>(x.shape(1));
+  if (x.shape(2) < 4 || x.shape(2) % 2 != 0)
+    refuse("learned", "of shape " + shape_text_of(x), "[layers, kv_heads, 2 * key_dim + 2]");
+  learned.key_dim = static_cast<std::uint32_t>(x.shape(2) / 2 - 1);
+  learned.weights = x.data();
+  return learned;
+}
+
 /// What cache.py tells of a tensor of PyTorch in host memory: the tensor, its address, extents, strides in
 /// elements, the code of its type as in DLPack, and its bits.
 template <class Array> Array described_tensor(nb::tuple const& t) {
@@ -267,7 +281,7 @@ struct cache {
   cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
         int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
         std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table, std::uintptr_t stream,
-        std::optional<rotation> const& turned) {
+        std::optional<rotation> const& turned, std::optional<learned_array> const& learned) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
       refuse("values", std::to_string(values.size()) + " tensors",
@@ -317,12 +331,15 @@ struct cache {
     if (!page_table.is_none()) use_pages(page_table, keys[0].shape(at + 2));
     kvmeld_rope const rope = turned ? rope_of(*turned) : kvmeld_rope{};
     if (turned) sizes.rope = &rope;
+    kvmeld_learned const weights = learned ? learned_of(*learned) : kvmeld_learned{};
+    if (learned) sizes.learned = &weights;
     run([&] {
       return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
                            static_cast<std::uint32_t>(keys.size()), &handle);
     });
     sizes.policy = nullptr;
     sizes.rope = nullptr;
+    sizes.learned = nullptr;
   }
   cache(cache const&) = delete;
   cache& operator=(cache const&) = delete;
@@ -603,8 +620,9 @@ struct cache {
 /// Refuses options, and a budget for a sequence of `tokens` tokens, as Cache and compress would; returns the
 /// fewest entries that a track can be left. No entries and a ratio of 0: no budget.
 std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
-                    int scope, int over, std::optional<rotation> const& turned, std::uint32_t entries,
-                    double ratio, int among, double floor, std::uint32_t tokens) {
+                    int scope, int over, std::optional<rotation> const& turned,
+                    std::optional<learned_array> const& learned, std::uint32_t entries, double ratio,
+                    int among, double floor, std::uint32_t tokens) {
   kvmeld_options o;
   run([&] { return kvmeld_options_init(&o, sizeof o); });
   o.policy = policy.c_str();
@@ -620,6 +638,8 @@ std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const&
   o.threads = 1;
   kvmeld_rope const rope = turned ? rope_of(*turned) : kvmeld_rope{};
   if (turned) o.rope = &rope;
+  kvmeld_learned const weights = learned ? learned_of(*learned) : kvmeld_learned{};
+  if (learned) o.learned = &weights;
   kvmeld_budget const budget{entries, ratio, among, floor, 0};
   bool const given = entries != 0 || ratio != 0.0;
   std::uint32_t least = 0;
@@ -648,8 +668,8 @@ NB_MODULE(_core, m) {
     run([&] { return kvmeld_turns(policy.c_str(), &turns); });
     return turns != 0;
   });
-  m.def("check", &check, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-        nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("check", &check, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   m.def("extent", &extent_of);
 
   nb::class_<held_tensors>(m, "Held")
@@ -662,9 +682,10 @@ NB_MODULE(_core, m) {
   nb::class_<cache>(m, "Cache")
       .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
                     bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object, std::uintptr_t,
-                    std::optional<rotation> const&>(),
+                    std::optional<rotation> const&, std::optional<learned_array> const&>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none())
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
+           nb::arg().none())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",

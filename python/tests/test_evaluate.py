@@ -108,7 +108,7 @@ def test_models_without_a_template_get_paragraphs():
 
 
 def test_the_full_cache_answers_as_the_model_does(judge, context):
-    reading = judging._Reading(judge, context)
+    reading = judging.Reading(judge, context)
     cache, _ = reading.cache("streaming_llm", "head")
     asked = context.questions + context.copies
     for q, batched in zip(asked, judge.answers(cache, [(q.question, q) for q in asked])):
@@ -121,9 +121,9 @@ def test_the_full_cache_answers_as_the_model_does(judge, context):
         assert cache.get_seq_length() == len(context.tokens)
 
 
-@pytest.mark.parametrize("policy", sorted(set(kvmeld.policies()) - {"kvzap"}))
+@pytest.mark.parametrize("policy", sorted(set(kvmeld.policies()) - {"kvzap", "learned", "learned_centroids"}))
 def test_a_shared_reading_leaves_what_an_own_one_leaves(judge, context, policy):
-    reading = judging._Reading(judge, context)
+    reading = judging.Reading(judge, context)
     shared, _ = reading.cache(policy, "head")
     own = hf.KVMeldCache(judge.model, policy, floor=0.0)
     opening = context.opening
@@ -297,7 +297,7 @@ def kept_by_kvpress(judge, context, share):
 
 def kept_by_kvzip(judge, context, share):
     judge.repeat = judge.dialogue.tokens("\n\nRepeat the previous context exactly." + judge.dialogue.reply)  # kvpress' words
-    cache, _ = judging._Reading(judge, context).cache("kvzip", "all_layers")
+    cache, _ = judging.Reading(judge, context).cache("kvzip", "all_layers")
     cache.over = "all_layers"
     cache.compress(share)
     return [[set(cache.cache.positions(layer, 0, h).tolist()) for h in range(cache.cache.kv_heads)]

@@ -74,7 +74,8 @@ INIT = {
     "padded": (False, NO_FLAG), "zero_emptied": (False, NO_FLAG), "threads": (1, NO_COUNT),
     "first_layer": (0, NO_COUNT), "first_kv_head": (0, NO_COUNT), "page_table": (None, NO_TENSOR),
     "rope": ("half_split", NO_TEXT), "rope_base": (10000.0, NO_NUMBER), "frequencies": (None, [5, "12", {0: 1}]),
-    "stream": (0, [x for x in NO_COUNT if x != 2**32]), "keys": (None, NO_TENSOR), "values": (None, NO_TENSOR),
+    "learned": (None, [5, 2.5, True, b"name", [1.0], {0: 1}]), "stream": (0, [x for x in NO_COUNT if x != 2**32]),
+    "keys": (None, NO_TENSOR), "values": (None, NO_TENSOR),
 }
 COMPACT = {
     "n": (8, NO_COUNT), "policy": ("streaming_llm", NO_TEXT), "scale": (None, NO_NUMBER), "rope": ("none", NO_TEXT),

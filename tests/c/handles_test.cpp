@@ -375,6 +375,10 @@ TEST_CASE("the defaults, the version and the list of policies") {
     kvmeld_rope const rope{KVMELD_ROPE_HALF_SPLIT, 0, 0.0, 0.0, nullptr};
     kvmeld_options named = options(name.c_str());
     named.rope = &rope;
+    std::vector<float> const weights(std::size_t{named.layers} * named.kv_heads * (2 * named.key_dim + 2),
+                                     0.5f);
+    kvmeld_learned const learned{named.layers, named.kv_heads, named.key_dim, weights.data()};
+    named.learned = &learned;
     engine e(named);
     CHECK(kvmeld_open(e.cache, 0, 1, 0) == KVMELD_OK);
     at = end + 1;

@@ -14,6 +14,7 @@
 #include "cache/refusal.hpp"
 #include "support/brief.hpp"
 #include "support/compositions.hpp"
+#include "support/learned.hpp"
 #include "support/random_cache.hpp"
 
 namespace never_empty_cases {
@@ -30,7 +31,7 @@ kvmeld::compose::composed policy_of(std::string const& text) {
   kvmeld::compose::composed policy;
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
-  kvmeld::compose::read_policy(text, policy, rope);
+  kvmeld::compose::read_policy(text, policy, rope, nullptr, support::some_weights(extent));
   return policy;
 }
 

@@ -10,6 +10,8 @@
 
 #include <doctest/doctest.h>
 
+#include "support/learned.hpp"
+
 namespace {
 
 using namespace kvmeld;
@@ -24,7 +26,7 @@ rope_params some_rope() {
 
 composed read(std::string const& text) {
   composed out;
-  compose::read_policy(text, out, some_rope());
+  compose::read_policy(text, out, some_rope(), nullptr, support::some_weights({1, 1, 1, 1, 2, 2, 2}));
   return out;
 }
 template <class Part, class Held> Part part_of(Held held) {
@@ -58,7 +60,7 @@ TEST_CASE("every preset of the list can be read by its name, and makes sense") {
     CHECK(configuration_problem(policy).empty());
     CHECK(name_of_policy(policy) == name_of_policy(p.make(some_rope())));
   }
-  CHECK(names.size() == 33);
+  CHECK(names.size() == 36);
 }
 
 TEST_CASE("presets by name are the presets") {
@@ -214,12 +216,12 @@ TEST_CASE("policies that turn keys are told how, or refused") {
                             "the model rotates keys, because the score "),
           invalid_argument);
     } else {
-      compose::read_policy(p.name, out);
+      compose::read_policy(p.name, out);  // none has to be told weights, either
     }
     CHECK(!compose::says_rope(p.name));
   }
-  CHECK(turning ==
-        std::set<std::string>{"compactor", "expected_attention", "triattention", "triattention_merging"});
+  CHECK(turning == std::set<std::string>{"compactor", "expected_attention", "learned", "learned_centroids",
+                                         "triattention", "triattention_merging"});
   CHECK(compose::says_rope("compactor rotary_dim=3"));
   CHECK(!compose::says_rope("rope"));
   // Every score: what the program tells reaches those that need it, and only those.
@@ -267,7 +269,8 @@ TEST_CASE("refusals, and a policy that stays as it was") {
   refuses("snapkv chunk=3",
           "policy: parameter is \"chunk\"; it must be one that a part of local x top x evict_rest x drop "
           "has, of window, "
-          "pool, lag, future, queries, ridge, sinks, recents, heavy, threshold, chunk, share, beta");
+          "pool, lag, future, queries, ridge, sinks, recents, heavy, threshold, chunk, steps, share, "
+          "beta");
   refuses("snapkv rope=none",
           "policy: rope is given; it must be absent, because the score local does not turn keys back");
   refuses("kvzip rope_base=3", "policy: rope_base is given; it must be absent, because the score "
@@ -336,5 +339,5 @@ TEST_CASE("the list of parameters names each parameter once") {
     CHECK(line.find('\t') != std::string::npos);
     CHECK(names.insert(line.substr(0, line.find('\t'))).second);
   }
-  CHECK(names.size() == 13);
+  CHECK(names.size() == 14);
 }

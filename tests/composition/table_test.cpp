@@ -10,6 +10,7 @@
 
 #include "life.hpp"
 #include "support/brief.hpp"
+#include "support/learned.hpp"
 #include "support/random_cache.hpp"
 
 namespace table_cases {
@@ -26,29 +27,30 @@ bool starts(std::string const& name, char const* with) { return name.rfind(with,
 bool meaningful(std::string const& score, std::string const& select, std::string const& identify,
                 std::string const& merge) {
   bool const nearest = starts(identify, "nearest"), bipartite = starts(identify, "chunked"),
-             scan = starts(identify, "consecutive"), span = identify == "local_span";
+             scan = starts(identify, "consecutive"), span = identify == "local_span",
+             means = identify == "centroids";
   if (score == "none") {
     bool const ranks = select == "top" || select == "above" || select == "tiers" || scan || span;
     bool const weighs = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed";
     if (ranks || weighs) return false;
   }
-  bool const orders = score == "key_difference" || score == "key_norm" || score == "lag_relative" ||
-                      score == "leverage" || score == "leverage+drop_error" ||
-                      score == "expected_attention" || score == "given" || score == "max_attention" ||
-                      score == "distance_preference" || score == "redundancy" || score == "drop_error" ||
-                      score == "chunk_attention" || score == "leverage+chunk_attention" ||
-                      score == "root_mean_square" || score == "root_mean_square+queries" ||
-                      score == "leverage+queries" || score == "max_output" || score == "local*value";
+  bool const orders =
+      score == "key_difference" || score == "key_norm" || score == "lag_relative" || score == "leverage" ||
+      score == "leverage+drop_error" || score == "expected_attention" || score == "given" ||
+      score == "max_attention" || score == "distance_preference" || score == "redundancy" ||
+      score == "drop_error" || score == "chunk_attention" || score == "leverage+chunk_attention" ||
+      score == "root_mean_square" || score == "root_mean_square+queries" || score == "leverage+queries" ||
+      score == "learned" || score == "max_output" || score == "local*value";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;
-  if (nearest != (select == "tiers") && (nearest || bipartite || scan || span)) return false;
+  if (nearest != (select == "tiers") && (nearest || bipartite || scan || span || means)) return false;
   if (merge == "drop") return true;
   bool const evicts = identify == "none" || identify == "evict_rest";
   if (merge == "fitted") return evicts && score.find("+queries") != std::string::npos;
   if (merge == "additive") return span;
   if (merge == "similarity_weighted") return nearest || bipartite;
-  return nearest || bipartite || scan;
+  return nearest || bipartite || scan || means;
 }
 
 // Pinned counts as small budgets allow them.
@@ -74,7 +76,7 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
       for (any_identifier const& identify : all_of<any_identifier>()) {
         for (any_merge const& merge : all_of<any_merge>()) {
           bool const fills = !identify.traits().makes_sets;
-          composed const p{score, small(select.name(), fills), identify, merge};
+          composed const p = support::taught({score, small(select.name(), fills), identify, merge}, s);
           INFO(kvmeld::name_of_policy(p));
           bool const means = meaningful(score.name(), select.name(), identify.name(), merge.name());
           CHECK(kvmeld::configuration_problem(p).empty() == means);

@@ -1,6 +1,7 @@
 // Every preset makes the same bytes of K, V and ledger on any number of lanes as on the host.
 #include "scenario.hpp"
 #include "support/compositions.hpp"
+#include "support/learned.hpp"
 
 namespace presets_cases {
 
@@ -25,6 +26,10 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   outputs.score.rope = rope;
   same_on_all_lanes<row_keys>("dropkv, keys unrotated", outputs);
   same_on_all_lanes<row_keys>("leverage before rotation", preset::leverage::with_rope(rope));
+  auto const learned =
+      preset::learned::with_weights(support::some_weights(lanes_test::short_life.extent), rope);
+  same_on_all_lanes<row_keys>("learned", learned);
+  same_on_all_lanes<row_keys>("learned, centroids", preset::with_centroids(learned));
   auto compactor = preset::compactor::with_rope(rope);
   compactor.score.chunk = 9;
   same_on_all_lanes<row_keys>("compactor before rotation", compactor);
@@ -47,6 +52,8 @@ TEST_CASE("KVMerger does not depend on the number of lanes") {
 
 TEST_CASE("Chelsea does not depend on the number of lanes") {
   support::each_chelsea_preset([](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
+  support::each_centroid_preset(
+      [](char const* name, auto const& p) { same_on_all_lanes<row_keys>(name, p); });
 }
 
 TEST_CASE("CaM does not depend on the number of lanes") {

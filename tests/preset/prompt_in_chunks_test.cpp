@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "support/learned.hpp"
 #include "support/random_cache.hpp"
 
 namespace prompt_in_chunks_cases {
@@ -113,7 +114,8 @@ std::vector<named_policy> read_once() {
   std::vector<named_policy> out;
   support::engine_memory<float> memory(extent);
   for (named_policy const& named : kvmeld::compose::named_policies()) {
-    auto const cache = support::make_cache(memory, named.make({}), kvmeld::cache_options{extent}, 1);
+    composed const policy = support::taught(named.make({}), extent);
+    auto const cache = support::make_cache(memory, policy, kvmeld::cache_options{extent}, 1);
     if (cache.needs_observation().when != kvmeld::observation::replay) out.push_back(named);
   }
   return out;
@@ -138,7 +140,7 @@ TEST_CASE("what stays of a prompt does not depend on how its reading was cut, if
   dice r(1);
   for (named_policy const& named : read_once()) {
     INFO(std::string(named.name));
-    composed const policy = named.make({});
+    composed const policy = support::taught(named.make({}), extent);
     std::string const score = policy.score.name();
     bool const in_chunks = score.find("chunk_attention") != std::string::npos;
     std::uint32_t const window = score == "above_mean" ? 400 : 32;  // queries that count
@@ -188,12 +190,14 @@ TEST_CASE("how much of what stays depends on the cut, if each part is compressed
                                                 {"dropkv", 0.35},
                                                 {"dropkv_merging", 0.35},
                                                 {"keepkv", 0.35},
+                                                {"learned", 0.95},
+                                                {"learned_centroids", 0.75},
                                                 {"tova", 0.2}};
   dice r(2);
   for (named_policy const& named : read_once()) {
     INFO(std::string(named.name));
     REQUIRE(floors.count(named.name) == 1);
-    composed const policy = named.make({});
+    composed const policy = support::taught(named.make({}), extent);
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
       text const t(seed);
       outcome const whole = read(policy, t, {prompt}, false);

@@ -71,6 +71,16 @@ template <class F> void each_chelsea_preset(F f) {
   f("chelsea in chunks of 12", chelsea);
 }
 
+template <class F> void each_centroid_preset(F f) {
+  using kvmeld::quantity;
+  auto centroids = kvmeld::preset::with_centroids(
+      kvmeld::preset::kvzip::for_budget(quantity::entries(3), quantity::entries(1)),
+      quantity::of_budget(0.4));
+  f("kvzip, centroids", centroids);
+  centroids.identify = {8, 2};
+  f("kvzip, centroids of short stretches", centroids);
+}
+
 // EMS for values that are noise. Those that share want options.members.
 template <class F> void each_ems_preset(F f) {
   using namespace kvmeld;
@@ -100,6 +110,7 @@ template <class F> void each_preset(F f) {
   each_eviction_preset(f);
   each_kvmerger_preset(f);
   each_chelsea_preset(f);
+  each_centroid_preset(f);
   each_cam_preset(f);
   each_keepkv_preset(f);
 }

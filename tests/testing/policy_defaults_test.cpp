@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "support/brief.hpp"
+#include "support/learned.hpp"
 
 namespace policy_defaults_cases {
 
@@ -88,7 +89,8 @@ TEST_CASE("every preset has no problem as it comes") {
   for (named_policy const& preset : named_policies()) {
     CAPTURE(preset.name);
     if (support::brief() && ++turn % 6 != 0) continue;  // the others in later runs
-    CHECK(policy_problem(preset.make({})) == "");
+    composed const made = preset.make({});
+    CHECK(policy_problem(support::taught(made, kvmeld::testing::shape_for(made))) == "");
   }
   CHECK(policy_problem(composed_of(kvmeld::preset::chelsea::llama3())) == "");
   CHECK(policy_problem(composed_of(kvmeld::preset::kvmerger::paper_50())) == "");
@@ -117,7 +119,8 @@ TEST_CASE(
           bool const any = std::any_of(std::begin(names), std::end(names), is_new);
           any_selector own = select;  // what a policy text does: entries that merge need room beside the pins
           if (identify.traits().makes_sets) suit(own, identify.traits());
-          composed const p{score, own, identify, merge};
+          composed p{score, own, identify, merge};
+          p = support::taught(p, kvmeld::testing::shape_for(p));
           if (!any || !kvmeld::configuration_problem(p).empty()) continue;
           for (std::string const& name : names) {
             if (is_new(name)) held.push_back(name);

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admit.hpp>
+#include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
 #include <kvmeld/identify/identifier.hpp>
@@ -30,7 +31,7 @@ class any_identifier {
 
 public:
   using choice = alternatives<
-      identify::evict_rest, identify::none, identify::local_span,
+      identify::evict_rest, identify::none, identify::local_span, identify::centroids,
       identify::consecutive_threshold<admit::exact_budget>, identify::consecutive_threshold<admit::threshold>,
       identify::chunked_bipartite<admit::top_share>, identify::chunked_bipartite<admit::exact_budget>,
       identify::chunked_bipartite<admit::threshold>, identify::chunked_bipartite<admit::ema_threshold>,

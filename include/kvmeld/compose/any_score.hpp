@@ -21,6 +21,7 @@
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/key_geometry.hpp>
 #include <kvmeld/score/lag_relative.hpp>
+#include <kvmeld/score/learned.hpp>
 #include <kvmeld/score/leverage.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/none.hpp>
@@ -45,8 +46,8 @@ public:
       alternatives<score::global, score::local, score::global_local, score::above_mean, score::none,
                    score::key_difference, score::key_norm, score::lag_relative, score::leverage,
                    score::blended<score::leverage, score::drop_error>, score::expected_attention,
-                   score::given, score::max_attention, score::distance_preference, score::redundancy,
-                   score::drop_error, score::chunk_attention,
+                   score::given, score::learned, score::max_attention, score::distance_preference,
+                   score::redundancy, score::drop_error, score::chunk_attention,
                    score::blended<score::leverage, score::chunk_attention>, score::root_mean_square,
                    score::keeping_queries<score::root_mean_square>, score::keeping_queries<score::local>,
                    score::keeping_queries<score::leverage>, score::max_output<float>,

@@ -14,6 +14,7 @@
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/keepkv.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
+#include <kvmeld/preset/learned.hpp>
 #include <kvmeld/preset/merging.hpp>
 #include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>
@@ -57,6 +58,14 @@ inline span<named_policy const> named_policies() {
        [](r) { return composed_of(preset::criticalkv::over(preset::snapkv::with_window())); }},
       {"kvzip", "keeps what a second reading of the prompt looks at",
        [](r) { return composed_of(preset::kvzip::for_budget()); }},
+      {"kvzip_centroids",
+       "keeps what kvzip would, on seven tenths of the budget, and makes centroids of all else",
+       [](r) { return composed_of(preset::with_centroids(preset::kvzip::for_budget())); }},
+      {"learned", "keeps what kvzip would, as far as keys tell: weights were learned of the model",
+       [](r rope) { return composed_of(preset::learned::with_weights({}, rope)); }},
+      {"learned_centroids",
+       "keeps what learned would, on seven tenths of the budget, and makes centroids of all else",
+       [](r rope) { return composed_of(preset::with_centroids(preset::learned::with_weights({}, rope))); }},
       {"kvzip_plus", "keeps what adds most to the outputs of a second reading, by the length of values",
        [](r) { return composed_of(preset::kvzip_plus::for_budget()); }},
       {"kvzap", "keeps what the scores of the engine put at or above a threshold",

@@ -14,6 +14,7 @@
 #include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
 #include <kvmeld/score/keeping_queries.hpp>
+#include <kvmeld/score/learned.hpp>
 #include <kvmeld/score/leverage.hpp>
 #include <kvmeld/select/tiers.hpp>
 
@@ -94,6 +95,7 @@ public:
   template <class P> using ridge_of = decltype(std::declval<P&>().ridge);
   template <class P> using future_of = decltype(std::declval<P&>().future);
   template <class P> using chunk_of = decltype(std::declval<P&>().chunk);
+  template <class P> using steps_of = decltype(std::declval<P&>().steps);
   template <class P> using kept_of = decltype(std::declval<P&>().kept);
   template <class P> using first_of = decltype(std::declval<P&>().first);
   template <class P> using sinks_of = decltype(std::declval<P&>().sinks);
@@ -125,6 +127,7 @@ public:
   }
   template <class Identifier> void in_identifier(Identifier& i) {
     if constexpr (contract::allows<chunk_of, Identifier>) set("chunk", i.chunk);
+    if constexpr (contract::allows<steps_of, Identifier>) set("steps", i.steps);
     if constexpr (contract::allows<admission_of, Identifier>) in_admission(i.admission);
   }
   template <class Merge> void in_merge(Merge& m) {
@@ -165,6 +168,7 @@ inline char const* parameters() {
          "heavy\tentries that stay by their score, in the same form\n"
          "threshold\tleast score of the selector above, or least similarity of an admission by threshold\n"
          "chunk\tentries of a chunk that an identifier or a score cuts tracks into\n"
+         "steps\ttimes that the identifier centroids computes means\n"
          "share\tshare of the candidates that the first round of top_share admits\n"
          "beta\tweight of the highest similarity of ema_threshold\n";
 }
@@ -213,7 +217,7 @@ namespace detail {
 template <class F> void with_rope_of(composed& policy, F f) {
   policy.score.change([&](auto& score) {
     using type = std::decay_t<decltype(score)>;
-    if constexpr (std::is_same_v<type, score::expected_attention> ||
+    if constexpr (std::is_same_v<type, score::expected_attention> || std::is_same_v<type, score::learned> ||
                   std::is_same_v<type, score::distance_preference>) {
       f(score.rope, true);
     } else if constexpr (std::is_same_v<type, score::blended<score::leverage, score::chunk_attention>>) {
@@ -230,7 +234,7 @@ template <class F> void with_rope_of(composed& policy, F f) {
 }  // namespace detail
 
 /// Whether the policy has to know how a model rotates queries and keys: its score is expected_attention,
-/// distance_preference, or leverage in a blend with chunk_attention.
+/// distance_preference, learned, or leverage in a blend with chunk_attention.
 inline bool needs_rope(composed policy) {
   bool needs = false;
   detail::with_rope_of(policy, [&](rope_params const&, bool needed) { needs = needed; });
@@ -252,6 +256,19 @@ inline bool set_rope(composed& policy, rope_params const& rope) {
   detail::with_rope_of(policy, [&](rope_params& own, bool) {
     own = rope;
     found = true;
+  });
+  return found;
+}
+
+/// Gives the score learned the weights of a model; other scores stay as they are. Returns whether the policy
+/// has that score.
+inline bool set_learned(composed& policy, learned_weights const& weights) {
+  bool found = false;
+  policy.score.change([&](auto& score) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(score)>, score::learned>) {
+      score.weights = weights;
+      found = true;
+    }
   });
   return found;
 }

@@ -38,6 +38,7 @@ enum : std::uint32_t {
   max_attention = 8,
   chunk_attention = 9,
   squared_attention = 10,
+  learned_score = 11,
   user = 1000,
 };
 }  // namespace channel_tag

@@ -28,13 +28,13 @@ template <class Team> KVMELD_HD float sums_over_four(Team const& team, float con
   for (std::uint32_t i = 0; i < 4; ++i) own[i] = (p[i][0] + p[i][2]) + (p[i][1] + p[i][3]);
   // Lanes 0 and 1 go on with the first two sums, lanes 2 and 3 with the others; then each has one.
   bool const late = (lane & 2) != 0, odd = (lane & 1) != 0;
-  float half[2];
+  float pair[2];
   for (std::uint32_t i = 0; i < 2; ++i) {
     float const given = late ? own[i] : own[i + 2];
-    half[i] = (late ? own[i + 2] : own[i]) + bits_float(team.shuffle(float_bits(given), lane ^ 2));
+    pair[i] = (late ? own[i + 2] : own[i]) + bits_float(team.shuffle(float_bits(given), lane ^ 2));
   }
-  float const given = odd ? half[0] : half[1];
-  return (odd ? half[1] : half[0]) + bits_float(team.shuffle(float_bits(given), lane ^ 1));
+  float const given = odd ? pair[0] : pair[1];
+  return (odd ? pair[1] : pair[0]) + bits_float(team.shuffle(float_bits(given), lane ^ 1));
 }
 
 /// Calls add(c, m) for the channels c + k of the m-th of these partial sums of lane k, in order.

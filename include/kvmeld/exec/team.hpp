@@ -412,8 +412,8 @@ KVMELD_HD float team_sum(Team const& team, std::uint32_t n, Term term, float* pa
     partial[j] = sum;
   });
   team.sync();
-  for (std::uint32_t half = width / 2; half > 0; half /= 2) {
-    team.for_each(half, [&](std::uint32_t j) { partial[j] += partial[j + half]; });
+  for (std::uint32_t reach = width / 2; reach > 0; reach /= 2) {
+    team.for_each(reach, [&](std::uint32_t j) { partial[j] += partial[j + reach]; });
     team.sync();
   }
   float const sum = partial[0];

@@ -47,6 +47,12 @@ template <class Identify, class = void> struct drops_unmerged : std::false_type 
 template <class Identify>
 struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
 
+/// `fills_budget`: one round meets the budget exactly, whatever the rows, as long as one entry may merge. So
+/// tracks can share a budget: each merges down to its part.
+template <class Identify, class = void> struct fills_budget : std::false_type {};
+template <class Identify>
+struct fills_budget<Identify, std::enable_if_t<Identify::fills_budget>> : std::true_type {};
+
 /// `reads_live`: the identifier looks at the list of live entries; true where the identifier says nothing. An
 /// identifier that declares false gets no list, and live() of its round_view is 0.
 template <class Identify, class = void> struct reads_live : std::true_type {};

@@ -133,11 +133,11 @@ KVMELD_HD void sort_lists(Team const& team, slot_t* list, slot_t* room, std::uin
       lane_range const other = k < middle ? lane_range{middle, both.end} : lane_range{both.begin, middle};
       std::uint32_t begin = other.begin, end = other.end;
       while (begin < end) {
-        std::uint32_t const half = (begin + end) / 2;
-        if (less(from[half], x)) {
-          begin = half + 1;
+        std::uint32_t const probe = (begin + end) / 2;
+        if (less(from[probe], x)) {
+          begin = probe + 1;
         } else {
-          end = half;
+          end = probe;
         }
       }
       return k < middle ? k + begin - middle : k - middle + begin;

@@ -39,7 +39,7 @@ struct select_traits {
 struct identify_traits {
   /// See the contract of identifiers.
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
-      drops_unmerged, reads_live;
+      drops_unmerged, fills_budget, reads_live;
   bool reads_rows;  ///< reads rows of keys, or of keys and values
 };
 /// What a merge function needs and gives: see is_merge_function and sums_degrees.
@@ -80,6 +80,7 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           Identify::repeats,
           Identify::meets_budget,
           drops_unmerged<Identify>::value,
+          fills_budget<Identify>::value,
           reads_live<Identify>::value,
           Identify::needs_keys};
 }
@@ -220,12 +221,13 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
 
 }  // namespace detail
 
-/// Whether tracks can share their budgets under this policy. They can if only the score decides what stays,
-/// and fills the budget.
+/// Whether tracks can share their budgets under this policy. They can if the score decides how much of the
+/// budget each track gets, and the track's identifier then fills it in one round.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
   select_traits const s = traits_of_selector(p.select);
-  return s.needs_score && !s.thins_any_track && traits_of_identifier(p.identify).drops_unmerged;
+  identify_traits const i = traits_of_identifier(p.identify);
+  return s.needs_score && !s.thins_any_track && (i.drops_unmerged || i.fills_budget);
 }
 
 /// What a guard needs of the other parts: only sets change entries, and the degree of a set is the sum of its

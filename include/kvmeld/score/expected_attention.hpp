@@ -138,7 +138,7 @@ struct expected_attention {
       float const* const count = table.data() + h * floats_of_head(d);
       float const* const mean = count + 1;
       float const* const square = mean + d;
-      float const half = count[0] > 0.0f ? 0.5f / count[0] : 0.0f;
+      float const scale = count[0] > 0.0f ? 0.5f / count[0] : 0.0f;
       rows.keys.for_each_block(
           team, 0, n, [&](auto const& part, slot_t s, std::uint32_t rows_here, auto const& row) {
             turn_keys(part, view, s, rows_here, row, turns, future_turn, d, turned);
@@ -148,7 +148,7 @@ struct expected_attention {
             part.sync();
             part.for_each(rows_here, [&](std::uint32_t i) {
               float const* const key = turned + std::size_t{i} * d;
-              float const logit = dot(mean, key, d) + half * dot(spread + std::size_t{i} * d, key, d) +
+              float const logit = dot(mean, key, d) + scale * dot(spread + std::size_t{i} * d, key, d) +
                                   log_of_degree(view.degree(s + i));
               bool const takes_part = view.usable(s + i) && !apart(s + i) && is_finite(logit);
               view.room()[s + i] = takes_part ? logit : element_traits<float>::lowest;

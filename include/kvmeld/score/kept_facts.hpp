@@ -35,6 +35,12 @@ public:
   template <class Number> void add(char const* name, Number const& value) {
     text_ += (text_.empty() ? "" : ", ") + message(name, " ", value);
   }
+  /// Adds a digest of `count` floats that phases can read; they count by their bits.
+  void add(char const* name, float const* data, std::size_t count) {
+    std::uint32_t digest = 0;
+    for (float f : read_(data, count)) digest = digest * 0x01000193u ^ float_bits(f);
+    add(name, digest);
+  }
   /// Adds how the model rotates, if it does. Frequencies count by their bits. The table of positions
   /// (rope_params::map) is the cache's own, and does not count.
   void add(rope_params const& rope) {
@@ -46,9 +52,7 @@ public:
       add("base", rope.base);
       add("factor", rope.factor);
     } else {
-      std::uint32_t digest = 0;
-      for (float f : read_(rope.frequencies, pairs)) digest = digest * 0x01000193u ^ float_bits(f);
-      add("digest of frequencies", digest);
+      add("digest of frequencies", rope.frequencies, pairs);
     }
     if (rope.positions == rope_positions::slot) add("positions", "slot");
   }

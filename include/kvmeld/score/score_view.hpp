@@ -39,6 +39,8 @@ public:
   }
   /// Value of channel `c` of entry `i`.
   KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_ + i]; }
+  /// Sets channel `c` of entry `i`, for a score that is computed once and then stays with the entry.
+  KVMELD_HD void keep(std::uint32_t c, std::uint32_t i, float x) const { data_[c][at_ + i] = x; }
   /// Number of tokens that entry `i` stands for.
   KVMELD_HD float degree(std::uint32_t i) const { return of_members_ ? 1.0f : ledger_.degree[at_ + i]; }
   /// Token position of entry `i`.

@@ -142,10 +142,13 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
     return p;
   }
   pins p = select.pinned(s.length, wave.share[item].own, s.shielded);
+  std::uint32_t const rest = s.limit - min_of(s.limit, p.sinks + p.recents);
   if (facts.makes_centers) {
     p.centers = s.limit - min_of(s.limit, p.total());
-  } else {
-    p.heavy = s.limit - min_of(s.limit, p.sinks + p.recents);
+  } else if (facts.drops_unmerged) {
+    p.heavy = rest;
+  } else {  // what the track's part of the budget leaves is for sets
+    p.heavy = min_of(rest, select.pinned(s.length, s.limit, s.shielded).heavy);
   }
   return p;
 }

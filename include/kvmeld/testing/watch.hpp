@@ -3,6 +3,7 @@
 
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
@@ -203,6 +204,8 @@ private:
         digest d;
         d.add(float_bits(i.degree.back() - members_in(l, t, s)));
         for (std::uint32_t c = 0; s < i.length.back() && c < l.channels.count; ++c) {
+          // A learned score is computed when a compression first asks for it, whatever becomes of the entry.
+          if (l.channels.at[c].tag == channel_tag::learned_score) continue;
           d.add(float_bits(l.channel_data[c][l.at(t, s)]));
         }
         if (s < i.length.back()) d.add(static_cast<std::uint32_t>(i.position.back()));

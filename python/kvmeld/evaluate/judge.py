@@ -93,7 +93,7 @@ class _Pass:
     queries: list[torch.Tensor]
 
 
-class _Reading:
+class Reading:
     """One reading of a prompt, and a second one once it is asked for."""
 
     def __init__(self, judge: Judge, context: Context) -> None:
@@ -172,9 +172,11 @@ class Judge:
     floor: see kvmeld.Cache.compress; for budgets that tracks share.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, floor: float = 0.0, threads: int = 0, seed: int = 1) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, floor: float = 0.0, threads: int = 0, seed: int = 1,
+                 learned: Any = None) -> None:
         attach(model)
         self.model, self.dialogue, self.floor, self.threads, self.seed = model, Dialogue(tokenizer), floor, threads, seed
+        self.learned = learned  # of KVMeldCache, for policies with the score of that name
         self.layers = model.config.get_text_config().num_hidden_layers
         self.device = model.get_input_embeddings().weight.device
         self._replays: dict[str, bool] = {}
@@ -200,7 +202,7 @@ class Judge:
     def cache(self, policy: str, over: str = "head", budget: Any = None, interval: int = STEP) -> KVMeldCache:
         text = _RANDOM_PARTS if policy == RANDOM else policy
         return KVMeldCache(self.model, text, budget, interval=interval, over=over, floor=self.floor,
-                           threads=self.threads)
+                           threads=self.threads, learned=self.learned)
 
     def check(self, policy: str, over: str, budget: float, tokens: int) -> None:
         """Raises ValueError for a policy that this model, these shared budgets or this budget of a text refuse."""
@@ -309,7 +311,7 @@ class Judge:
 
     def _of_reading(self, context: Context, cases: Sequence[Case], mode: str, presses: Sequence[Any]
                     ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        reading = _Reading(self, context)
+        reading = Reading(self, context)
         plain, _ = reading.cache("streaming_llm", "head")
         found, full = self.measure(plain, context, None)
         yield FULL, {**found, **self.held(plain), "compress_ms": 0.0, "observe_ms": 0.0}

@@ -1,0 +1,223 @@
+// Entries that are not kept whole become centroids: k-means on keys, within stretches of a track.
+#pragma once
+
+#include <kvmeld/core/bits.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/error.hpp>
+#include <kvmeld/core/plan.hpp>
+#include <kvmeld/core/types.hpp>
+#include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/row_products.hpp>
+#include <kvmeld/exec/team.hpp>
+#include <kvmeld/identify/rows.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace identify {
+
+/// The live entries of a track become as many clusters as the budget leaves room for: k-means (Lloyd, "Least
+/// Squares Quantization in PCM", 1982) on keys as they are stored, each entry with its degree as weight. The
+/// list of live entries is cut into stretches of `chunk` neighbours, so that the cost is linear in their
+/// number; a stretch gets its share of the clusters. Seeds lie at equal strides in a stretch. After `steps`
+/// steps every entry goes to the nearest mean (ties to the earlier one). A cluster that ended empty takes the
+/// entry that is farthest from its own mean. The entry nearest to the mean of a cluster is the pivot of the
+/// set (the oldest of those that are as near, within a thousandth: two entries are always as near as each
+/// other), and the merge function makes the centroid: merge::degree_weighted.
+///
+/// Best behind a selector that keeps the entries with the best scores whole, and leaves a share of the budget
+/// for centroids. Entries that are close in a key's space but far in time merge: neighbours in time do not
+/// resemble each other where keys lie rotated.
+///
+/// The budget is met for any rows, as long as one entry may merge; rows with NaN or infinity stay. Cost: per
+/// entry, steps + 2 times the number of clusters of its stretch times key channels. Results depend neither on
+/// lanes nor on blocks; tuned forms of the host may fuse multiply and add (row_products), so that entries
+/// between two means may go to the other one.
+struct centroids {
+  std::uint32_t chunk = 1024;  ///< entries of a stretch, neighbours in the live-slot list; at least 2
+  std::uint32_t steps = 6;     ///< times that means are computed
+
+  static constexpr char const* name = "centroids";
+  static constexpr bool repeats = false;
+  static constexpr bool meets_budget = true;
+  static constexpr bool fills_budget = true;  ///< for any rows
+  static constexpr bool needs_score = false;
+  static constexpr bool makes_sets = true;
+  static constexpr bool needs_keys = true;
+  static constexpr std::uint32_t most = 128;      ///< clusters of a stretch; with more, stretches are shorter
+  static constexpr std::uint32_t tile_rows = 32;  ///< entries that are compared together
+
+  std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, min_of(most, chunk)); }
+  std::size_t scratch_bytes(shape const& s, int) const {
+    std::size_t const row = s.key_dim * sizeof(float);
+    return 2 * scratch_size(most * row) + 2 * scratch_size(most * sizeof(float)) +
+           scratch_size(tile_rows * row) + scratch_size(std::size_t{tile_rows} * most * sizeof(float)) +
+           2 * scratch_size(most * sizeof(std::uint32_t));
+  }
+
+  template <class View> KVMELD_HD void propose(View const& tile) const {
+    auto const& team = tile.team();
+    stretch const part = stretch_of(tile.state(), tile.index());
+    if (part.clusters == 0) return;
+    auto const& keys = tile.rows();
+    track const where = tile.where();
+    std::uint32_t const d = keys.channels(), n = part.count, m = part.clusters;
+    slot_t const* const slots = tile.live() + part.begin;
+    candidate* const out = tile.candidates() + part.begin;  // target: number of the cluster, until the end
+    float* const mean = team.template scratch<float>(std::size_t{most} * d);
+    float* const sum = team.template scratch<float>(std::size_t{most} * d);
+    float* const weight = team.template scratch<float>(most);
+    float* const half_square = team.template scratch<float>(most);  // of the square of a mean
+    float* const rows = team.template scratch<float>(std::size_t{tile_rows} * d);
+    float* const product = team.template scratch<float>(std::size_t{tile_rows} * most);
+    std::uint32_t* const size = team.template scratch<std::uint32_t>(most);
+    std::uint32_t* const pivot = team.template scratch<std::uint32_t>(most);
+    std::size_t const degrees = tile.ledger().at(where, 0);
+    auto const degree = [&](std::uint32_t i) { return tile.ledger().degree[degrees + slots[i]]; };
+    auto const halve = [&] {
+      row_measures(team, mean, d, m, d, nullptr, half_square, nullptr);
+      team.for_each(m, [&](std::uint32_t j) { half_square[j] *= 0.5f; });
+      team.sync();
+    };
+    // Calls with_block(first, count) for blocks of entries whose rows and nearest means are known.
+    auto const assign = [&](auto with_block) {
+      for (std::uint32_t first = 0; first < n; first += tile_rows) {
+        std::uint32_t const count = min_of(tile_rows, n - first);
+        load_rows(team, keys, where, slots + first, count, rows, d);
+        team.sync();
+        row_products(team, rows, count, d, mean, m, d, d, product, most);
+        team.for_each(count, [&](std::uint32_t i) {
+          float const* const p = product + std::size_t{i} * most;
+          std::uint32_t nearest = 0;
+          for (std::uint32_t j = 1; j < m; ++j) {
+            if (p[j] - half_square[j] > p[nearest] - half_square[nearest]) nearest = j;
+          }
+          out[first + i] = {0, slots[first + i], nearest};
+        });
+        team.sync();
+        with_block(first, count);
+        team.sync();
+      }
+    };
+    for (std::uint32_t j = 0; j < m; ++j) {  // seeds
+      keys.load_tile(team, where, slots[std::uint64_t{j} * n / m], 1, 0, d, mean + std::size_t{j} * d, d);
+    }
+    team.sync();
+    for (std::uint32_t step = 0; step < steps; ++step) {
+      halve();
+      team.for_each(m * d, [&](std::uint32_t i) { sum[i] = 0.0f; });
+      team.for_each(m, [&](std::uint32_t j) { weight[j] = 0.0f; });
+      team.sync();
+      assign([&](std::uint32_t first, std::uint32_t count) {
+        team.for_each(d + 1, [&](std::uint32_t c) {  // one lane adds a channel, in the order of entries
+          for (std::uint32_t i = 0; i < count; ++i) {
+            std::uint32_t const j = out[first + i].target;
+            float const w = degree(first + i);
+            if (c == d)
+              weight[j] += w;
+            else
+              sum[std::size_t{j} * d + c] += w * rows[std::size_t{i} * d + c];
+          }
+        });
+      });
+      team.for_each(m * d, [&](std::uint32_t i) {
+        float const w = weight[i / d];
+        if (w > 0.0f) mean[i] = sum[i] / w;
+      });
+      team.sync();
+    }
+    halve();
+    assign([&](std::uint32_t first, std::uint32_t count) {
+      team.for_each(count, [&](std::uint32_t i) {
+        float const* const x = rows + std::size_t{i} * d;
+        float const* const c = mean + std::size_t{out[first + i].target} * d;
+        out[first + i].key =
+            order_key(ordered_sum(d, [&](std::uint32_t k) { return (x[k] - c[k]) * (x[k] - c[k]); }));
+      });
+    });
+    fill_empty(team, out, n, size, m);
+    team.for_each(m, [&](std::uint32_t j) {
+      std::uint32_t least = 0xffffffffu, first = 0;
+      for (std::uint32_t i = 0; i < n; ++i) least = out[i].target == j ? min_of(least, out[i].key) : least;
+      float const near = order_value(least) * as_near;
+      while (out[first].target != j || !(out[first].key == least || order_value(out[first].key) <= near))
+        ++first;
+      pivot[j] = slots[first];
+    });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) { out[i].target = pivot[out[i].target]; });
+  }
+
+  template <class Round> KVMELD_HD void admit(Round& round) const {
+    candidate const* const list = round.candidates();
+    if (round.excess() == 0) return;
+    round.for_each(round.live(), [&](std::uint32_t i) {
+      if (list[i].target != list[i].source) round.merge_slot(list[i].source, list[i].target);
+    });
+  }
+
+  std::string problem() const {
+    if (chunk < 2) return refusal("policy", "identify::centroids.chunk", chunk, "at least 2");
+    return {};
+  }
+
+private:
+  static constexpr float as_near = 1.001f;  ///< of squared distances
+
+  /// A stretch of the live-slot list.
+  struct stretch {
+    std::uint32_t begin, count, clusters;  ///< its first entry, its entries, and the clusters they become
+  };
+
+  /// Stretch `index` of a track; without clusters behind the last one. Each stretch has at least as many
+  /// entries as clusters, of which it has 1 to `most`.
+  KVMELD_HD stretch stretch_of(track_state const& s, std::uint32_t index) const {
+    std::uint32_t const n = s.live_count;
+    if (n == 0 || s.excess() == 0) return {0, 0, 0};
+    std::uint32_t const m = n > s.excess() ? n - s.excess() : 1;
+    std::uint32_t const parts = min_of(m, max_of(ceil_div(n, chunk), ceil_div(m, min_of(most, chunk))));
+    if (index >= parts) return {0, 0, 0};
+    auto const cluster = [&](std::uint32_t i) {
+      return static_cast<std::uint32_t>(std::uint64_t{i} * m / parts);
+    };
+    auto const entry = [&](std::uint32_t j) {
+      return static_cast<std::uint32_t>((std::uint64_t{j} * n + m - 1) / m);
+    };
+    std::uint32_t const first = cluster(index), last = cluster(index + 1);
+    return {entry(first), entry(last) - entry(first), last - first};
+  }
+
+  /// Gives every empty cluster the entry that is farthest from its own mean, of clusters with two or more.
+  /// Collective; barrier at the beginning and at the end.
+  template <class Team>
+  KVMELD_HD static void fill_empty(Team const& team, candidate* list, std::uint32_t n, std::uint32_t* size,
+                                   std::uint32_t m) {
+    team.for_each(m, [&](std::uint32_t j) { size[j] = 0; });
+    team.sync();
+    team.for_each(n, [&](std::uint32_t i) { team.fetch_add(&size[list[i].target], 1); });
+    team.sync();
+    if (team.lane() == 0) {
+      for (std::uint32_t j = 0; j < m; ++j) {
+        if (size[j] != 0) continue;
+        std::uint32_t farthest = n;
+        for (std::uint32_t i = 0; i < n; ++i) {
+          if (size[list[i].target] < 2) continue;
+          if (farthest == n || list[i].key > list[farthest].key) farthest = i;
+        }
+        --size[list[farthest].target];
+        list[farthest].target = j;
+        list[farthest].key = 0;
+        size[j] = 1;
+      }
+    }
+    team.sync();
+  }
+};
+
+}  // namespace identify
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,45 @@
+// Policies by what was learned of a model once: one reading, one budget over all layers, centroids.
+#pragma once
+
+#include <kvmeld/core/budget.hpp>
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/policy.hpp>
+#include <kvmeld/identify/centroids.hpp>
+#include <kvmeld/identify/no_sets.hpp>
+#include <kvmeld/merge/drop.hpp>
+#include <kvmeld/merge/weighted.hpp>
+#include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/learned.hpp>
+#include <kvmeld/select/top.hpp>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+namespace preset {
+
+/// The policy that keeps the same sinks and recents, and the best `heavy` entries by the same score, whole;
+/// all others become centroids (identify::centroids), for which `heavy` leaves room beside sinks and recents.
+/// Needs a log-degree bias. Reaches its budget exactly.
+template <class Score>
+policy<Score, select::top, identify::centroids, merge::degree_weighted> with_centroids(
+    policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
+    quantity heavy = quantity::of_budget(0.7)) {
+  return {evicting.score, {evicting.select.sinks, evicting.select.recents, heavy}, {}, {}};
+}
+
+/// Evicts by score::learned, which is ours: KVzip's scores, learned from keys, so that a prompt is read once.
+/// Let all layers share the budget: budget::over(budget_scope::all_layers, 0.0).
+namespace learned {
+/// The parts.
+using type = policy<score::learned, select::top, identify::evict_rest, merge::drop>;
+/// `weights` are those of the model, `rope` says how keys lie rotated. The last entries stay: weights do not
+/// know them for what the next words follow from.
+inline type with_weights(learned_weights const& weights, rope_params const& rope,
+                         quantity recents = quantity::at_most(16, 0.125),
+                         quantity sinks = quantity::at_most(4, 0.125)) {
+  return {{weights, rope}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace learned
+
+}  // namespace preset
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld

@@ -1,0 +1,100 @@
+"""What a score has learned of a model, and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+
+__all__ = ["Learned", "load", "save"]
+
+FORMAT = "1"
+FEATURES = "key, key squared, log(1 + position), 1"
+_MOST = 1 << 30  # bytes of a file
+_FOLDER = pathlib.Path(__file__).with_name("weights")
+
+
+class Learned(NamedTuple):
+    """The weights of the score "learned", for one model.
+
+    weights: float32 [layers, kv_heads, 2 * key_dim + 2]: of the channels of a key before its rotation, of their squares,
+        of the logarithm of one plus the position, and a constant.
+    pairing, frequencies: how the model rotates keys, as kvmeld.Cache takes it: "none", or "half_split" or
+        "interleaved" and radians a position.
+    about: what the file says beside, as texts: the model, the texts, how well the weights fit.
+    """
+
+    weights: np.ndarray
+    pairing: str
+    frequencies: list[float]
+    about: dict[str, str]
+
+
+def shipped() -> list[str]:
+    """The names of the models whose weights come with kvmeld; load takes them as it takes files."""
+    return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
+
+
+def _refusal(path: Any, problem: str) -> ValueError:
+    return ValueError(f"{path}: {problem}; it must be a file that python -m kvmeld.learn wrote, or one of"
+                      f" {', '.join(shipped()) or 'no names'}")
+
+
+def load(name: Union[str, pathlib.Path]) -> Learned:
+    """Reads a file, or the weights of a model that come with kvmeld by their name. Raises ValueError for what is no such file,
+    and OSError where there is none."""
+    from kvmeld._program import read_file
+
+    path = pathlib.Path(name)
+    if str(name) in shipped():
+        path = _FOLDER / f"{name}.safetensors"
+    data = read_file(path, _MOST)
+    # The header is a number, 8 bytes, and as many bytes of JSON; the tensor follows.
+    try:
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size]) if len(data) >= 8 + size else None
+        about, tensor = dict(header["__metadata__"]), header["weights"]
+        shape, (first, last) = [int(n) for n in tensor["shape"]], tensor["data_offsets"]
+        frequencies = [float(f) for f in json.loads(about.pop("frequencies"))]
+        pairing, version, features = about.pop("rope"), about.pop("kvmeld.learned"), about.pop("features")
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise _refusal(name, "its header is none of a learned score") from None
+    if (version, features) != (FORMAT, FEATURES):
+        raise _refusal(name, f"it has format {version!r} and features {features!r}, not {FORMAT!r} and {FEATURES!r}")
+    if pairing not in ("none", "half_split", "interleaved") or not np.isfinite(frequencies).all():
+        raise _refusal(name, "it says no rotation")
+    numbers = np.frombuffer(data, np.uint8, offset=8 + size)
+    fits = len(shape) == 3 and min(shape) > 0 and shape[2] >= 4 and shape[2] % 2 == 0 and tensor.get("dtype") == "F32"
+    if not fits or first != 0 or last != 4 * shape[0] * shape[1] * shape[2] or last != len(numbers):
+        raise _refusal(name, f"its tensor is {tensor.get('dtype')} of shape {shape} in {len(numbers)} bytes")
+    if (pairing == "none") != (not frequencies) or 2 * len(frequencies) > shape[2] // 2 - 1:
+        raise _refusal(name, f"it rotates {2 * len(frequencies)} channels of {shape[2] // 2 - 1}")
+    weights = numbers.view("<f4").astype(np.float32).reshape(shape)
+    if not np.isfinite(weights).all():
+        raise _refusal(name, "it has weights that are no finite numbers")
+    return Learned(weights, pairing, frequencies, {k: str(v) for k, v in about.items()})
+
+
+def save(path: Any, learned: Learned) -> None:
+    """Writes a file of the format of safetensors. An existing file is replaced once the new one is whole."""
+    from kvmeld._program import write_file
+
+    weights = np.ascontiguousarray(learned.weights, "<f4")
+    texts = {**learned.about, "kvmeld.learned": FORMAT, "features": FEATURES, "rope": learned.pairing,
+             "frequencies": json.dumps(learned.frequencies)}
+    header = json.dumps({"__metadata__": texts, "weights": {
+        "dtype": "F32", "shape": list(weights.shape), "data_offsets": [0, weights.nbytes]}}).encode()
+    header += b" " * (-len(header) % 8)
+    write_file(path, len(header).to_bytes(8, "little") + header + weights.tobytes())
+
+
+def read(learned: Any) -> Learned:
+    """Learned, or what load takes. Raises TypeError for anything else."""
+    if isinstance(learned, Learned):
+        return learned
+    if not isinstance(learned, (str, os.PathLike)):
+        raise TypeError(f"learned is {learned!r}; it must be a file, the name of a model, or what kvmeld.learned.load returns")
+    return load(learned)

@@ -1,0 +1,135 @@
+"""kvmeld.learn on a tiny random model: KVzip's scores, the fit, the program; and KVMeldCache with what was learned."""
+
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+pytest.importorskip("tqdm")
+
+import kvmeld  # noqa: E402
+from kvmeld import hf, learn, learned  # noqa: E402
+from kvmeld.evaluate import __main__ as program, judge as judging, tasks  # noqa: E402
+from models import model_of, tokens_of  # noqa: E402
+from test_evaluate import VOCABULARY, tokenizer_of  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of("llama", vocab_size=VOCABULARY, num_hidden_layers=2)
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    return learn.learn(model, tokenizer_of(), passages=6, tokens=200, seed=3)
+
+
+def test_scores_are_those_of_the_second_reading(model):
+    """kvmeld's own KVzip keeps the entries that these scores rank first."""
+    judge = judging.Judge(model, tokenizer_of())
+    (context,) = tasks.contexts(judge.dialogue, tasks.shipped_text(), 1, 520, 3)
+    reading, n = judging.Reading(judge, context), len(context.tokens)
+    cache, _ = reading.cache("kvzip sinks=0", "head")
+    cache.compress(0.3)
+    for layer in range(judge.layers):
+        passes = [(p.keys[layer], p.queries[layer]) for p in reading.second()]
+        scores = learn._scores(reading.first.keys[layer], passes, reading.scale)
+        for head in range(cache.cache.kv_heads):
+            kept = cache.cache.positions(layer, 0, head)
+            best = scores[head].argsort(descending=True)[: len(kept)].numpy()
+            assert len(set(kept) & set(best)) >= len(kept) - 1 and len(kept) == int(0.3 * n)
+
+
+def test_the_fit_is_that_of_ridge_regression():
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=(1, 80, 5)), rng.normal(size=(1, 80))
+    x[:, :, -1] = 1
+    sums = learn._Sums()
+    sums.add(torch.tensor(x[:, :30]), torch.tensor(y[:, :30]))
+    more = learn._Sums()
+    more.add(torch.tensor(x[:, 30:]), torch.tensor(y[:, 30:]))
+    sums = sums.join(more)
+    for ridge in (1e-4, 0.3):
+        w = sums.fit(ridge)[0].numpy()
+        penalty = ridge * 80 * x[0].var(axis=0)
+        penalty[-1] = 0
+        # At the minimum the gradient of squared error and penalty is 0.
+        assert np.abs(x[0].T @ (x[0] @ w - y[0]) + penalty * w).max() < 1e-9
+        assert float(sums.errors(torch.tensor(w[None]))) == pytest.approx(((x[0] @ w - y[0]) ** 2).mean())
+    assert float(sums.variance()) == pytest.approx(y.var())
+
+
+def test_learning_is_the_same_twice_and_says_how_well_it_fits(model, found):
+    scores, report = found
+    again, _ = learn.learn(model, tokenizer_of(), passages=6, tokens=200, seed=3)
+    assert (again.weights == scores.weights).all()
+    assert scores.weights.shape == (2, 2, 18) and scores.pairing == "half_split" and len(scores.frequencies) == 4
+    assert report.r2.shape == report.rank.shape == (2, 2) and 0.25 < report.overlap <= 1
+    assert "6" == scores.about["passages"] and "rank correlation" in str(report)
+    assert learn.chart(report).startswith(b"<?xml")
+
+
+def test_texts_that_are_too_short_are_refused(model):
+    with pytest.raises(ValueError, match="at least 5"):
+        learn.learn(model, tokenizer_of(), "One paragraph.", passages=6, tokens=200)
+
+
+def test_a_cache_of_what_was_learned(model, found, tmp_path):
+    path = tmp_path / "learned.safetensors"
+    learned.save(path, found[0])
+    cache = hf.KVMeldCache(model, budget=40, learned=path, interval=16)
+    ids = tokens_of(1, 120) % VOCABULARY
+    with torch.inference_mode():
+        model(input_ids=ids, past_key_values=cache)
+        cache.compress()
+    assert cache.cache.policy == "learned x top x centroids x degree_weighted" and cache.over == "all_layers"
+    lengths = cache.cache.lengths(0)
+    assert lengths.sum() == 40 * lengths.size
+    for layer in range(2):
+        for head in range(2):
+            assert cache.cache.degrees(layer, 0, head).sum() == 120
+    cache.save(tmp_path / "cache")
+    loaded, copied = hf.KVMeldCache.load(model, tmp_path / "cache"), copy.deepcopy(cache)
+    with torch.inference_mode():
+        outputs = [model(input_ids=ids[:, :3], past_key_values=c).logits for c in (cache, loaded, copied)]
+    assert (outputs[0] == outputs[1]).all() and (outputs[0] == outputs[2]).all()
+
+
+def test_what_was_learned_of_another_model_is_refused(model, found):
+    other = found[0]._replace(frequencies=[2 * f for f in found[0].frequencies])
+    with pytest.raises(ValueError, match="rotates keys in another way"):
+        hf.KVMeldCache(model, "learned", learned=other)
+    with pytest.raises(ValueError, match="options.learned.layers is 1"):
+        hf.KVMeldCache(model, "learned", learned=found[0]._replace(weights=found[0].weights[:1]))
+    with pytest.raises(ValueError, match="weights is null"):
+        hf.KVMeldCache(model, "learned")
+    assert "learned" in kvmeld.policies()
+
+
+def test_the_program(tmp_path, capsys, model, monkeypatch):
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    out = tmp_path / "out.safetensors"
+    learn.main([str(folder), "--out", str(out), "--passages", "5", "--tokens", "100", "--chart", str(tmp_path / "c.svg")])
+    assert "of the best quarter found" in capsys.readouterr().out
+    assert learned.load(out).about["model"] == "model" and (tmp_path / "c.svg").stat().st_size > 1000
+    for arguments, told in (([str(folder)], "--out"), ([str(tmp_path / "none"), "--out", str(out)], "argument model"),
+                            ([str(folder), "--out", str(out), "--passages", "4"], "--passages"),
+                            ([str(folder), "--out", str(out), "--text", str(tmp_path)], "--text"),
+                            ([str(folder), "--out", str(tmp_path)], "--out")):
+        with pytest.raises(SystemExit) as end:
+            learn.main(arguments)
+        assert end.value.code == 2 and told in capsys.readouterr().err
+    judged = [str(folder), "--policies", "learned_centroids@all_layers", "--budgets", "0.5", "--contexts", "1", "--tokens", "520"]
+    found = program.main([*judged, "--learned", str(out)])
+    assert found["prompt"]["learned_centroids", "all_layers", 0.5]["entries"] == pytest.approx(0.5, abs=0.01)
+    capsys.readouterr()
+    for more, told in ((["--learned", str(tmp_path / "none")], "No such file"), ([], "weights is null"),
+                       (["--learned", "smollm2-135m-instruct"], "rotates keys in another way")):
+        with pytest.raises(SystemExit) as end:
+            program.main([*judged, *more])
+        assert end.value.code == 2 and told in capsys.readouterr().err
