@@ -140,7 +140,7 @@ kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
   }
   kvmeld::learned_weights weights;
   learned = copy_learned(call, o, weights);
-  kvmeld::compose::read_policy(o.policy, policy, o.rope == nullptr ? nullptr : &told, &frequencies, weights);
+  kvmeld::compose::read_policy(o.policy, policy, o.rope == nullptr ? nullptr : &told, &frequencies);
   if (!kvmeld::compose::set_learned(policy, weights)) learned.clear();
   kvmeld::rope_params const rope = kvmeld::compose::rope_of(policy);
   frequencies = copy_frequencies(call, rope, o.key_dim);
@@ -275,18 +275,17 @@ kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* b
   });
 }
 
-kvmeld_status kvmeld_turns(char const* policy, int32_t* turns) {
+kvmeld_status kvmeld_asks(char const* policy, int32_t* rope, int32_t* learned) {
   return guarded([&] {
-    char const* const call = "kvmeld_turns";
+    char const* const call = "kvmeld_asks";
     require(policy, call, "policy", "the name of a preset, or parts");
-    require(turns, call, "turns", "where to write the answer");
     kvmeld::compose::composed read;
     std::vector<float> frequencies;
     kvmeld::rope_params const any;
-    float const some = 0;
-    kvmeld::learned_weights const learned{&some, 0, 0, 0};
-    kvmeld::compose::read_policy(policy, read, any, &frequencies, learned);  // refuses what is no policy
-    *turns = kvmeld::compose::needs_rope(read) && !kvmeld::compose::says_rope(policy) ? 1 : 0;
+    kvmeld::compose::read_policy(policy, read, any, &frequencies);  // refuses what is no policy
+    bool const turns = kvmeld::compose::needs_rope(read) && !kvmeld::compose::says_rope(policy);
+    if (rope != nullptr) *rope = turns ? 1 : 0;
+    if (learned != nullptr) *learned = kvmeld::compose::needs_learned(read) ? 1 : 0;
   });
 }
 

@@ -60,10 +60,12 @@ void check(options const& o) {
   for (std::string const& m : o.methods) {
     auto const& known = tiny_llama::known_methods();
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
-                      m != "composed" && m != "ems" && m != "chelsea_probed";
+                      m != "composed" && m != "ems" && m != "chelsea_probed" && m != "learned" &&
+                      m != "learned_centroids";
     if (!fits)
       refuse("a name of --method is " + tiny_llama::in_quotes(m) +
-             "; it must be a method of the demo other than full, composed, ems and chelsea_probed");
+             "; it must be a method of the demo other than full, composed, ems, chelsea_probed, learned and "
+             "learned_centroids");
   }
   tiny_llama::expect_writable("--out", o.out);
 }

@@ -9,6 +9,7 @@
 
 #include <tiny_llama/engine.hpp>
 #include <tiny_llama/error.hpp>
+#include <tiny_llama/learned_file.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
 #include <tiny_llama/program.hpp>
@@ -166,10 +167,32 @@ reading_list tasks_of(tiny_llama::model const& model, options const& o, std::str
   return out;
 }
 
+/// Takes what was learned of the model. Without it, methods that need it are left out, or refused where they
+/// are all that is asked for.
+void take_learned(options& o, tiny_llama::learned_scores const& scores) {
+  if (!scores.empty()) {
+    o.scores = &scores;
+    return;
+  }
+  std::string const path = o.model + "/learned.safetensors";
+  auto const wants = [&](std::string const& m) { return demo::wants_learned(m, o); };
+  if (std::all_of(o.methods.begin(), o.methods.end(),
+                  [&](std::string const& m) { return m == "full" || wants(m); }) &&
+      std::any_of(o.methods.begin(), o.methods.end(), wants)) {
+    tiny_llama::refuse_option("--method", o.methods.back(),
+                              "given with --learned, because there is no " + path);
+  }
+  for (std::string const& m : o.methods)
+    if (wants(m)) std::cerr << m << " needs weights that were learned (--learned), and is left out\n";
+  o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), wants), o.methods.end());
+}
+
 tiny_llama::report run(options o) {
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   o.loaded = &model;
+  tiny_llama::learned_scores const scores = demo::learned_of(model, o.learned_path());
+  take_learned(o, scores);
   std::string const path = o.tasks_path();
   reading_list const list = path.empty() ? planted(model, o) : tasks_of(model, o, path);
   if (o.chunk != 0) {
@@ -344,6 +367,8 @@ tiny_llama::stream_report run_streams(options o) {
   tiny_llama::use_threads(o.threads);
   tiny_llama::model model = tiny_llama::model::load(o.model);
   o.loaded = &model;
+  tiny_llama::learned_scores const scores = demo::learned_of(model, o.learned_path());
+  take_learned(o, scores);
   if (!tiny_llama::is_byte_model(model.shape().vocab)) {
     throw tiny_llama::model_error(o.model, "has a vocab_size of " + std::to_string(model.shape().vocab) +
                                                "; planting numbers needs 256, one token per byte");

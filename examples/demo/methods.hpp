@@ -3,6 +3,8 @@
 #pragma once
 
 #include <tiny_llama/engine.hpp>
+#include <tiny_llama/error.hpp>
+#include <tiny_llama/learned_file.hpp>
 #include <tiny_llama/model.hpp>
 #include <tiny_llama/options.hpp>
 
@@ -10,6 +12,8 @@
 #include <kvmeld/compose/policy_text.hpp>
 #include <kvmeld/kvmeld.hpp>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -54,6 +58,37 @@ inline void tell_projection(composed& policy, tiny_llama::options const& o) {
   });
 }
 
+/// Tells the score learned its weights, if there are any; without them caches refuse it.
+inline void tell_learned(composed& policy, tiny_llama::options const& o) {
+  if (o.scores != nullptr) kvmeld::compose::set_learned(policy, o.scores->weights());
+}
+
+/// Reads the file of learned scores, if there is one; refuses one of a model of other sizes or another
+/// rotation.
+inline tiny_llama::learned_scores learned_of(tiny_llama::model const& model, std::string const& path) {
+  tiny_llama::learned_scores out;
+  if (path.empty()) return out;
+  out = tiny_llama::load_learned(path);
+  tiny_llama::config const& c = model.shape();
+  auto const expect = [&](char const* what, std::uint32_t is, int in_model) {
+    if (static_cast<int>(is) == in_model) return;
+    throw tiny_llama::model_error(path, std::string(what) + " is " + std::to_string(is) + "; it must be " +
+                                            std::to_string(in_model) + ", as in " + model.name());
+  };
+  expect("layers", out.layers, c.layers);
+  expect("kv_heads", out.kv_heads, c.kv_heads);
+  expect("key_dim", out.key_dim, c.head_dim);
+  bool same = out.pairing == kvmeld::rope_pairing::half_split &&
+              out.frequencies.size() == static_cast<std::size_t>(c.head_dim) / 2;
+  for (std::size_t i = 0; same && i < out.frequencies.size(); ++i) {
+    double const own = std::pow(c.rope_base, -2.0 * static_cast<double>(i) / c.head_dim);
+    same = std::abs(out.frequencies[i] - own) <= 1e-4 * own;
+  }
+  if (!same)
+    throw tiny_llama::model_error(path, "its keys rotate in another way than those of " + model.name());
+  return out;
+}
+
 /// The policy of the options; refuses names that do not exist, and parts that make no policy together.
 inline composed composition(tiny_llama::options const& o) {
   using namespace kvmeld::compose;
@@ -61,11 +96,13 @@ inline composed composition(tiny_llama::options const& o) {
   out.score = part_named<any_score>("--score", o.score);
   if (o.score == "expected_attention") out.score = preset::expected_attention::with_rope(rope_of(o)).score;
   if (o.score == "distance_preference") out.score = preset::triattention::with_rope(rope_of(o)).score;
+  if (o.score == "learned") out.score = preset::learned::with_weights({}, rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
   out.select = part_named<any_selector>("--select", o.select);
   suit(out.select, out.identify.traits());
   tell_pinned(out);
   tell_projection(out, o);
+  tell_learned(out, o);
   out.merge = part_named<any_merge>("--merge", o.merge);
   std::string const problem = kvmeld::configuration_problem(out);
   if (!problem.empty()) throw tiny_llama::option_error(problem + ".");
@@ -83,6 +120,7 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
   composed out;
   kvmeld::compose::read_policy(text, out, rope_of(o));
   tell_projection(out, o);
+  tell_learned(out, o);
   return out;
 }
 
@@ -119,6 +157,12 @@ inline bool wants_replay(std::string const& method, tiny_llama::options const& o
     wants = kvmeld::need_of(policy).when == kvmeld::observation::replay;
   });
   return wants;
+}
+
+/// Whether a method needs what was learned of the model.
+inline bool wants_learned(std::string const& method, tiny_llama::options const& o) {
+  return method != "ems" && method != "chelsea_probed" &&
+         kvmeld::compose::needs_learned(policy_of(method, o));
 }
 
 inline std::string kind_of(std::string const& method, tiny_llama::options const& o) {

@@ -68,6 +68,12 @@ std::string options::tasks_path() const {
   return std::filesystem::exists(beside) ? beside : "";
 }
 
+std::string options::learned_path() const {
+  if (!learned.empty()) return learned;
+  std::string const beside = model + "/learned.safetensors";
+  return std::filesystem::exists(beside) ? beside : "";
+}
+
 std::vector<std::string> const& known_methods() {
   static std::vector<std::string> const names{"full",
                                               "streaming_llm",
@@ -87,7 +93,10 @@ std::vector<std::string> const& known_methods() {
                                               "dropkv",
                                               "compactor",
                                               "kvzip",
+                                              "kvzip_centroids",
                                               "kvzip_plus",
+                                              "learned",
+                                              "learned_centroids",
                                               "attention_matching",
                                               "leverage_fitted",
                                               "d2o",
@@ -236,6 +245,11 @@ parsed_options parse_options(int argc, char const* const* argv) {
         o.calibration = some_path("--calibration", v);
         keep_alone("--calibration", v);
       });
+  add("--learned", "FILE",
+      "weights of python -m kvmeld.learn for the methods learned and learned_centroids [learned.safetensors "
+      "in "
+      "the model's folder if there is one; else these methods are left out]",
+      [&](auto const& v) { o.learned = some_path("--learned", v); });
   add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
       [&](auto const& v) { o.epsilon = positive_number("--epsilon", v); });
   add("--budget-scope", "NAME",

@@ -9,6 +9,7 @@
 
 namespace tiny_llama {
 
+struct learned_scores;
 class model;
 
 struct options {
@@ -26,9 +27,11 @@ struct options {
               merge = "degree_weighted";  ///< parts of the method "composed"
   std::string json, chart;                ///< empty: not written
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
+  std::string learned;                    ///< file of kvmeld.learn; empty: the model's, if there is one
   double epsilon = 0.25;                  ///< of the method "chelsea_probed"
   std::string budget_scope = "head";      ///< whose entries a budget counts together: head, layer, all_layers
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
+  learned_scores const* scores = nullptr;     ///< what was learned of it, or null; no option
   int chunk = 0;          ///< tokens read between two compressions; 0: all of them, or what the mode has
   int turns = 0;          ///< not 0: the context is a conversation of so many turns
   int shared = 0;         ///< first turns that two conversations share
@@ -43,6 +46,8 @@ struct options {
   int length() const { return turns != 0 ? context : generate + read; }
   /// The file of tasks to run; empty: numbers are planted instead.
   std::string tasks_path() const;
+  /// The file of learned scores; empty: there is none.
+  std::string learned_path() const;
   std::string text_path() const { return text.empty() ? model + "/heldout.txt" : text; }
 };
 

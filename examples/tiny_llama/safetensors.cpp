@@ -224,6 +224,11 @@ safetensors_file::safetensors_file(std::string path) : path_(std::move(path)) {
       if (!value.is_object()) {
         throw model_error(path_, "__metadata__ is " + shown(value) + "; an object is needed");
       }
+      for (auto const& [key, text] : value.items()) {
+        if (!text.is_string())
+          throw model_error(path_, "__metadata__ holds " + shown(text) + "; texts are needed");
+        metadata_.emplace(key, text.get<std::string>());
+      }
       continue;
     }
     entries_.emplace(name, parse_entry(value, data_bytes, tensor_fault{path_, name}));

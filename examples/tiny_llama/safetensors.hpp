@@ -29,6 +29,8 @@ public:
 
   std::string const& path() const { return path_; }
   std::map<std::string, tensor_entry> const& entries() const { return entries_; }
+  /// What the header says beside the tensors.
+  std::map<std::string, std::string> const& metadata() const { return metadata_; }
   bool contains(std::string const& name) const { return entries_.count(name) != 0; }
 
   /// Values of a tensor that must have exactly `shape`, row-major, widened to float. NaN and infinity are
@@ -39,6 +41,7 @@ private:
   std::string path_;
   std::uint64_t data_begin_ = 0;
   std::map<std::string, tensor_entry> entries_;
+  std::map<std::string, std::string> metadata_;
 };
 
 float half_to_float(std::uint16_t bits);

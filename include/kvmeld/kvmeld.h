@@ -159,7 +159,7 @@ typedef struct kvmeld_options {
                        null: the legacy default stream */
   kvmeld_allocator allocator; /* null functions: the system's memory; on a device cudaMallocAsync's */
   /* How the model rotates queries, and the keys that lie in the cache; kvmeld_create copies it. Null: not
-     told. Then a policy that turns keys back (kvmeld_turns) is refused, unless its text says it. Other
+     told. Then a policy that turns keys back (kvmeld_asks) is refused, unless its text says it. Other
      policies do not read it. */
   kvmeld_rope const* rope;
   /* What was learned of the model, for policies with the score "learned", which are refused without;
@@ -207,9 +207,10 @@ KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* byt
    pins; or it is null. */
 KVMELD_API kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* budget,
                                       uint32_t tokens, uint32_t* least);
-/* Writes 1 if a policy turns keys back, and so has to be told options.rope or words such as
-   "rope=half_split rope_base=500000", which it lacks; else 0. */
-KVMELD_API kvmeld_status kvmeld_turns(char const* policy, int32_t* turns);
+/* What a policy asks of the model. `rope` gets 1 if the policy turns keys back, and so has to be told
+   options.rope or words such as "rope=half_split rope_base=500000", which it lacks; `learned` gets 1 if its
+   score is learned, so that options.learned has to be told; else they get 0. Either may be null. */
+KVMELD_API kvmeld_status kvmeld_asks(char const* policy, int32_t* rope, int32_t* learned);
 /* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
    are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
    and so are the options. Only kvmeld_fork, kvmeld_drop_positions, kvmeld_shift, kvmeld_renumber,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import weakref
 from typing import Any, NamedTuple, Optional
 
 import torch
 import transformers
 
-__all__ = ["Facts", "Growing", "are_same", "facts_of", "fingerprint", "frequencies_of", "refuse_kind",
-           "turned"]
+from kvmeld.learned import PROBE, Learned, load, shipped
+
+__all__ = ["Facts", "Growing", "are_same", "facts_of", "fingerprint", "frequencies_of", "keys_of", "refuse_kind", "rotates_as",
+           "shipped_weights", "turned"]
 
 #: Kinds of layers, as configurations name them, that keep keys and values of tokens and nothing else.
 _ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
@@ -199,9 +202,10 @@ def facts_of(model: Any, refusal: Any) -> Facts:
     return facts
 
 
-def _read_one(model: Any, listener: _Listener, position: int) -> None:
+def _read_one(model: Any, listener: _Listener, position: int, token: Optional[int] = None) -> None:
     where = model.get_input_embeddings().weight.device
-    token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) != 1 else 2
+    if token is None:
+        token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) != 1 else 2
     base = model.base_model
     takes = inspect.signature(base.forward).parameters
     name = "cache" if "cache" in takes and "past_key_values" not in takes else "past_key_values"
@@ -258,6 +262,45 @@ def turned(rows: torch.Tensor, pairing: str, frequencies: torch.Tensor, position
     out[..., first] = rows[..., first] * cos - rows[..., second] * sin
     out[..., second] = rows[..., second] * cos + rows[..., first] * sin
     return out
+
+
+def keys_of(model: Any) -> torch.Tensor:
+    """float32 [layers, kv_heads, head_dim] in host memory: what the model makes of the token PROBE, alone, at position 0."""
+    listener = _Listener(model.config.get_text_config().num_hidden_layers)
+    _read_one(model, listener, 0, min(PROBE, model.get_input_embeddings().num_embeddings - 1))
+    return torch.stack(listener.keys).float().cpu()
+
+
+def rotates_as(learned: Learned, rotation: tuple[str, list[float]]) -> bool:
+    """Whether scores were learned of keys that rotate as those of a model do."""
+    pairing, frequencies = rotation
+    return pairing == learned.pairing and len(frequencies) == len(learned.frequencies) and all(
+        math.isclose(a, b, rel_tol=1e-4) for a, b in zip(frequencies, learned.frequencies))
+
+
+#: Keys that differ by less, as a share of their length, are those of one model: rounding weights to 4 bits makes 0.2, a model
+#: of other weights more than 1.
+_SAME_MODEL = 0.35
+_weights: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def shipped_weights(model: Any, facts: Facts) -> Optional[Learned]:
+    """What comes with kvmeld for the score "learned" of this model, in whatever precision its weights are; or None. Costs a
+    forward pass of one token, once per model that has the sizes and the rotation of one that is known."""
+    if model not in _weights:
+        found, keys = None, None
+        for name in shipped() if facts.rotation is not None else ():
+            learned = load(name)
+            sizes = facts.layers, facts.kv_heads, facts.key_dim
+            if learned.keys is None or learned.keys.shape != sizes or not rotates_as(learned, facts.rotation):
+                continue
+            keys = keys_of(model) if keys is None else keys
+            own = torch.from_numpy(learned.keys)
+            if float((keys - own).norm()) < _SAME_MODEL * float(own.norm()):
+                found = learned
+                break
+        _weights[model] = found
+    return _weights[model]
 
 
 def fingerprint(model: Any) -> str:

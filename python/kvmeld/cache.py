@@ -232,8 +232,8 @@ class Cache:
         or its own end. It reads and writes their memory, and never copies or moves them.
     policy: a name of policies(), or parts, as
         "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
-        docs/real_models.md says what they are worth: "kvzip" over all layers keeps most of a prompt that can be read
-        twice; "recommended", for one that is read once, far less.
+        docs/real_models.md says what they are worth: over all layers "learned_centroids" keeps most of a prompt that is read
+        once, if scores were learned of the model, and "kvzip_centroids" of one that can be read twice; "recommended" far less.
     queries_per_kv_head: query heads that read one KV head (GQA). Query head h reads KV head h // queries_per_kv_head.
     scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
         sequence.

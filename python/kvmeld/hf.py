@@ -32,7 +32,7 @@ __all__ = ["KVMeldCache", "attach", "detach"]
 
 _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
-_READ_TWICE, _READ_ONCE = "kvzip", "recommended"  # where no policy is named
+_READ_TWICE, _READ_ONCE = "kvzip_centroids", "recommended"  # where no policy is named
 _LEARNED = "learned_centroids"  # the same, for models of which scores were learned
 _FILE = "1"  # the format of the files of KVMeldCache.save
 
@@ -121,9 +121,10 @@ class KVMeldCache(_model.Growing):
         called. The first cache of a model lets it read one token, twice: that tells what its layers cache, and how
         it rotates keys, which some policies have to know.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
-        (KVzip, Attention Matching) compress it once, after read(). None: "kvzip" with one budget over all layers (over
-        "all_layers", floor 0) for a prompt that read() reads; "recommended" for one that is read once, with a warning:
-        it loses more of what the prompt says (docs/real_models.md).
+        (KVzip, Attention Matching) compress it once, after read(). None: what keeps most of what a prompt says
+        (docs/real_models.md). For a prompt that read() reads that is "kvzip_centroids", for one that is read once
+        "learned_centroids", both with one budget over all layers (over "all_layers", floor 0). Where nothing was learned of
+        the model, a prompt that is read once is left to "recommended", with a warning: far more is lost.
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
@@ -134,7 +135,8 @@ class KVMeldCache(_model.Growing):
         named.
     learned: what python -m kvmeld.learn has learned of this model, as a file or as kvmeld.learned.load returns it, or the
         name of a model whose weights come with kvmeld (kvmeld.learned.shipped()). For policies with the score "learned".
-        Where no policy is named, it is "learned_centroids" with one budget over all layers: prompts are read once.
+        None: the weights that come with kvmeld, if they are of this model. The model is recognised by the keys that it makes
+        of one token. Where weights are given and no policy is named, read() reads once, too.
 
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
     `attention_mask`, and never enters the cache; other masks than causal ones with padding are refused.
@@ -170,8 +172,11 @@ class KVMeldCache(_model.Growing):
         self._learned = None if learned is None else read_learned(learned)
         config = model.config.get_text_config()
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
-        self._by_default = None if policy is not None else (over, floor)  # what a caller says beside no policy
-        policy = self._unnamed(_READ_TWICE) if policy is None else _text(policy, "policy")
+        self._by_default: Optional[tuple[Optional[str], Optional[float], str]] = None
+        if policy is None:  # what a caller says beside no policy, and the policy for read()
+            self._by_default = over, floor, _READ_TWICE if learned is None else _LEARNED
+            policy = self._by_default[2]
+        policy = _text(policy, "policy")
         self.over, self.floor = self._sharing(policy, over, floor)
         self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
         self._layers = config.num_hidden_layers
@@ -195,23 +200,11 @@ class KVMeldCache(_model.Growing):
             raise _refusal("the model's attention", "one of its own", "one that looks up attention functions by name, as"
                            " transformers' newer models do")
         self._query_heads = facts.query_heads
-        self._turning: Optional[list[torch.Tensor]] = None  # the frequencies that the policy counts on
         self._model = weakref.ref(model)
         self._digest: Optional[str] = None  # of the model, where a copy has no other way to know it
-        policy = self._options["policy"]
-        if _core.turns(policy):
-            if facts.rotation is None:
-                raise _refusal("the rotation of keys", "unknown",
-                               f"known, because {policy!r} turns keys back ({facts.unknown}); the policy's text can say"
-                               " it: rope=half_split rope_base=500000")
-            self._turning = _model.frequencies_of(model)
-            pairing, frequencies = facts.rotation
-            if self._learned is not None:
-                self._check_learned(pairing, frequencies)
-            else:
-                self._options["rope"] = pairing
-                if pairing != "none":
-                    self._options["frequencies"] = frequencies
+        if self._learned is None and (self._by_default is not None or _core.asks(self._options["policy"])[1]):
+            self._learned = _model.shipped_weights(model, facts)
+        self._tell_rotation()
         self._element, self._longest_text = str(model.dtype).removeprefix("torch."), tokens
         if self._element not in _ELEMENTS:
             raise _refusal("the model's dtype", self._element, "one of " + ", ".join(_ELEMENTS))
@@ -221,15 +214,24 @@ class KVMeldCache(_model.Growing):
             warnings.warn(f"KVMeldCache: layers of {type(model).__name__} read the last {window} tokens alone; a pass"
                           f" that reads more than {window} tokens in all is refused", stacklevel=3)
 
-    def _check_learned(self, pairing: str, frequencies: Sequence[float]) -> None:
-        """Refuses what was learned of a model that rotates keys in another way. The library refuses other sizes."""
-        same = pairing == self._learned.pairing and len(frequencies) == len(self._learned.frequencies)
-        if not same or not all(math.isclose(a, b, rel_tol=1e-4) for a, b in zip(frequencies, self._learned.frequencies)):
+    def _tell_rotation(self) -> None:
+        """Tells the policy how the model rotates keys, if it has to know. The library refuses weights of other sizes."""
+        self._turning: Optional[list[torch.Tensor]] = None  # the frequencies that the policy counts on
+        policy, facts, model = self._options["policy"], self._facts, self._model()
+        if not _core.asks(policy)[0]:
+            return
+        if facts.rotation is None:
+            raise _refusal("the rotation of keys", "unknown",
+                           f"known, because {policy!r} turns keys back ({facts.unknown}); the policy's text can say"
+                           " it: rope=half_split rope_base=500000")
+        self._turning = None if model is None else _model.frequencies_of(model)
+        pairing, frequencies = facts.rotation
+        if self._learned is None:
+            self._options["rope"] = pairing
+            if pairing != "none":
+                self._options["frequencies"] = frequencies
+        elif not _model.rotates_as(self._learned, facts.rotation):
             raise _refusal("learned", "of a model that rotates keys in another way", f"learned of this one, {pairing}")
-
-    def _unnamed(self, otherwise: str) -> str:
-        """The policy where none was named."""
-        return otherwise if self._learned is None else _LEARNED
 
     def _sharing(self, policy: str, over: Optional[str], floor: Optional[float]) -> tuple[str, float]:
         """Which tracks share a budget, and what each of them keeps, unless the caller says so."""
@@ -237,14 +239,18 @@ class KVMeldCache(_model.Growing):
         return (("all_layers" if shares else "head") if over is None else over,
                 (0.0 if shares else 0.2) if floor is None else _real(floor, "floor"))
 
-    def _suit(self, policy: str) -> None:
+    def _suit(self) -> None:
         """Takes the policy for a prompt that is read once or twice, where none was named."""
-        policy = self._unnamed(policy)
-        if self._by_default is None or policy == self._options["policy"]:
+        if self._by_default is None:
             return
-        self.over, self.floor = self._sharing(policy, *self._by_default)
+        over, floor, twice = self._by_default
+        policy = twice if self._reading else _READ_ONCE if self._learned is None else _LEARNED
+        if policy == self._options["policy"]:
+            return
+        self.over, self.floor = self._sharing(policy, over, floor)
         self._options.update(policy=policy, over=self.over)
         self.cache = self.keys = self.values = None
+        self._tell_rotation()
         self._least = self._check()
 
     def _check(self) -> int:
@@ -446,8 +452,9 @@ class KVMeldCache(_model.Growing):
 
     def _compress(self, sequences: Sequence[int], budget: kvmeld.cache.Budget) -> None:
         if self.compressions == 0 and self._by_default is not None and self._options["policy"] == _READ_ONCE:
-            warnings.warn("KVMeldCache: no policy was named and the prompt was read once, so 'recommended' compresses it. read()"
-                          " reads a prompt twice, which keeps far more of what it says", stacklevel=3)
+            warnings.warn("KVMeldCache: no policy was named, nothing was learned of this model, and the prompt was read once, so"
+                          " 'recommended' compresses it. Far more of what a prompt says is kept by weights that python -m"
+                          " kvmeld.learn learns once (learned=), or if read() reads the prompt twice", stacklevel=3)
         self.cache.compress(sequences, budget, over=self.over, floor=self.floor)
         self.compressions += 1
         self._biases = {}
@@ -677,7 +684,7 @@ class KVMeldCache(_model.Growing):
         """Appends the n tokens of a pass to each sequence, but for padding. Their rows come layer by layer."""
         batch, kv_heads, n, _ = key.shape
         if not self._seen:
-            self._suit(_READ_TWICE if self._reading else _READ_ONCE)
+            self._suit()
         if self.cache is None:
             self._create(batch, kv_heads, max(n, min(64, self._bound(n) or 64)), value.shape[-1], key)
             for sequence in range(batch):

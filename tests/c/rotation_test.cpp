@@ -91,7 +91,7 @@ TEST_CASE("the numbers of a rotation are copied") {
   CHECK(warnings == 0);
 }
 
-TEST_CASE("policies that turn keys are told how, or refused; kvmeld_turns tells which") {
+TEST_CASE("policies that turn keys are told how, or refused; kvmeld_asks tells which") {
   for (std::string const policy : turning) {
     kvmeld_options const o = options(policy.c_str());
     engine e;
@@ -99,21 +99,26 @@ TEST_CASE("policies that turn keys are told how, or refused; kvmeld_turns tells 
     CHECK(kvmeld_create(&o, &e.keys, &e.values, 1, &made) == KVMELD_INVALID_ARGUMENT);
     CHECK(std::string(kvmeld_problem()).find("policy: rope is not given; it must be half_split") == 0);
     CHECK(made.id == 7);
-    std::int32_t turns = 7;
-    CHECK(kvmeld_turns(policy.c_str(), &turns) == KVMELD_OK);
-    CHECK(turns == 1);
-    CHECK(kvmeld_turns((policy + " rope=half_split rope_base=9").c_str(), &turns) == KVMELD_OK);
-    CHECK(turns == 0);
+    std::int32_t rope = 7, learned = 7;
+    CHECK(kvmeld_asks(policy.c_str(), &rope, &learned) == KVMELD_OK);
+    CHECK(rope == 1);
+    CHECK(learned == 0);
+    CHECK(kvmeld_asks((policy + " rope=half_split rope_base=9").c_str(), &rope, nullptr) == KVMELD_OK);
+    CHECK(rope == 0);
   }
-  std::int32_t turns = 7;
-  CHECK(kvmeld_turns("recommended", &turns) == KVMELD_OK);
-  CHECK(turns == 0);
-  turns = 7;
-  CHECK(kvmeld_turns("nothing such", &turns) == KVMELD_INVALID_ARGUMENT);
-  CHECK(turns == 7);
-  invalid(kvmeld_turns(nullptr, &turns),
-          "kvmeld_turns: policy is null; it must be the name of a preset, or parts");
-  invalid(kvmeld_turns("h2o", nullptr), "kvmeld_turns: turns is null; it must be where to write the answer");
+  std::int32_t rope = 7, learned = 7;
+  CHECK(kvmeld_asks("recommended", &rope, &learned) == KVMELD_OK);
+  CHECK(rope == 0);
+  CHECK(learned == 0);
+  CHECK(kvmeld_asks("learned_centroids heavy=50%", &rope, &learned) == KVMELD_OK);
+  CHECK(rope == 1);
+  CHECK(learned == 1);
+  CHECK(kvmeld_asks("score=learned rope=none", nullptr, nullptr) == KVMELD_OK);
+  CHECK(kvmeld_asks("nothing such", &rope, &learned) == KVMELD_INVALID_ARGUMENT);
+  CHECK(rope == 1);
+  CHECK(learned == 1);
+  invalid(kvmeld_asks(nullptr, &rope, &learned),
+          "kvmeld_asks: policy is null; it must be the name of a preset, or parts");
 }
 
 TEST_CASE("rotations that are none") {

@@ -31,7 +31,8 @@ kvmeld::compose::composed policy_of(std::string const& text) {
   kvmeld::compose::composed policy;
   kvmeld::rope_params rope;
   rope.pairing = kvmeld::rope_pairing::half_split;
-  kvmeld::compose::read_policy(text, policy, rope, nullptr, support::some_weights(extent));
+  kvmeld::compose::read_policy(text, policy, rope);
+  policy = support::taught(policy, extent);
   return policy;
 }
 

@@ -10,8 +10,6 @@
 
 #include <doctest/doctest.h>
 
-#include "support/learned.hpp"
-
 namespace {
 
 using namespace kvmeld;
@@ -26,7 +24,7 @@ rope_params some_rope() {
 
 composed read(std::string const& text) {
   composed out;
-  compose::read_policy(text, out, some_rope(), nullptr, support::some_weights({1, 1, 1, 1, 2, 2, 2}));
+  compose::read_policy(text, out, some_rope());
   return out;
 }
 template <class Part, class Held> Part part_of(Held held) {
@@ -96,12 +94,15 @@ TEST_CASE("presets by name are the presets") {
   CHECK(blend.first.ridge == 0.5f);
 }
 
-TEST_CASE("quantities: a number, a share of the budget, the smaller of both, the rest") {
+TEST_CASE(
+    "quantities: a number, a share of the budget, the smaller of both, the rest, the rest but a share") {
   CHECK(size_of(selector_of<select::top>("h2o recents=7").recents) == 7);
   CHECK(size_of(selector_of<select::top>("h2o recents=25%").recents) == 10);
   CHECK(size_of(selector_of<select::top>("h2o recents=8|25%").recents) == 8);
   CHECK(size_of(selector_of<select::top>("h2o recents=12|25%").recents) == 10);
   CHECK(size_of(selector_of<select::top>("h2o heavy=rest").heavy) == 35);
+  CHECK(size_of(selector_of<select::top>("h2o heavy=rest-10%").heavy) == 31);
+  CHECK(size_of(selector_of<select::top>("h2o heavy=rest-0.5%").heavy) == 34);
   CHECK(size_of(selector_of<select::top>("h2o sinks=2 heavy=12.5%").heavy) == 5);
   CHECK(size_of(selector_of<select::tiers>("d2o recents=9").window) == 9);
   CHECK(size_of(selector_of<select::tiers>("d2o heavy=9").protect) == 9);
@@ -318,11 +319,13 @@ TEST_CASE("refusals, and a policy that stays as it was") {
     refuses(std::string("leverage ridge=") + wrong,
             std::string("policy: ridge is \"") + wrong + "\"; it must be a number");
   }
-  for (char const* wrong : {"x", "101%", "-1%", "%", "3|", "3|4", "|3%", "rests", "25%|3", "-1", "nan%"}) {
+  for (char const* wrong :
+       {"x", "101%", "-1%", "%", "3|", "3|4", "|3%", "rests", "25%|3", "-1", "nan%", "rest-", "rest-5",
+        "rest-%", "rest-0%", "rest-101%", "rest--1%", "rest-nan%", "rest5%"}) {
     refuses(std::string("h2o recents=") + wrong, std::string("policy: recents is \"") + wrong +
                                                      "\"; it must be a number of entries, a share of the "
                                                      "budget such as 25%, the smaller of both such as "
-                                                     "16|25%, or rest");
+                                                     "16|25%, rest, or rest but a share such as rest-5%");
   }
   // What kvmeld itself refuses, in its own words.
   CHECK_THROWS_WITH(compose::read_policy("snapkv window=0", out),

@@ -3,6 +3,7 @@
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/select/selector.hpp>
 
+#include <cmath>
 #include <cstdint>
 
 #include <doctest/doctest.h>
@@ -54,6 +55,12 @@ TEST_CASE("quantities resolve against length, budget and what is taken") {
   CHECK(quantity::of_budget(0.5).resolve(100, 50, 10) == 25);
   CHECK(quantity::rest_of_budget().resolve(100, 50, 10) == 40);
   CHECK(quantity::rest_of_budget().resolve(100, 50, 60) == 0);
+  CHECK(quantity::rest_of_budget(0.1).resolve(100, 50, 10) == 35);
+  CHECK(quantity::rest_of_budget(0.01).resolve(100, 50, 10) == 39);  // one at least
+  CHECK(quantity::rest_of_budget(0.1).resolve(100, 50, 46) == 0);
+  CHECK(quantity::rest_of_budget(0.1).is_share());
+  CHECK(kvmeld::share_problem("x", quantity::rest_of_budget(1.5)) != "");
+  CHECK(kvmeld::share_problem("x", quantity::rest_of_budget(std::nan(""))) != "");
   CHECK(quantity::of_length(0.2).is_share());
   CHECK(quantity::of_budget(0.2).is_share());
   CHECK_FALSE(quantity::entries(2).is_share());

@@ -225,8 +225,9 @@ private:
     if (c_.chance(0.7)) o.rope = &rope;
     std::size_t bytes = 0;
     kvmeld_status const asked = check(kvmeld_bytes(&o, &bytes), true);
-    std::int32_t turns = 0;
-    check(kvmeld_turns(o.policy, &turns), true);
+    std::int32_t rotation = 0, weights = 0;
+    check(kvmeld_asks(o.policy, c_.chance(0.9) ? &rotation : nullptr, c_.chance(0.9) ? &weights : nullptr),
+          true);
     kvmeld_budget const budget{c_.below(40), c_.chance(0.5) ? 0.0 : 0.5,
                                static_cast<kvmeld_scope>(c_.below(4)), 0.1, 0};
     std::uint32_t least = 0;

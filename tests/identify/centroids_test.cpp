@@ -3,9 +3,10 @@
 #include <kvmeld/identify/centroids.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <numeric>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -121,53 +122,61 @@ TEST_CASE("what is far in time and close in space merges") {
   CHECK(planned(memory, policy_of(0, 1024, 6), 6, 2) == std::vector<std::uint32_t>{2, 3, 2, 3, 2, 3});
 }
 
-TEST_CASE("tracks that share a budget keep the best entries whole, and a share of their part for centroids") {
+TEST_CASE("tracks that share a budget keep the best entries of all whole, and have equally many centroids") {
   using sharing = kvmeld::policy<kvmeld::score::given, kvmeld::select::top, kvmeld::identify::centroids,
                                  kvmeld::merge::degree_weighted>;
   dice d(63);
   for (int i = 0; i < 60; ++i) {
-    std::uint32_t const n = d.between(40, 120), entries = d.between(5, n / 2), layers = d.between(1, 3);
+    std::uint32_t const n = d.between(40, 120), entries = d.between(10, n / 2), layers = d.between(1, 3),
+                        sinks = d.below(3), recents = d.below(3);
     support::engine_memory<float> memory({layers, 1, 2, 1, 8, 8, n});
     memory.fill_sequence(d, 0, 0, n, support::texture::clusters);
     kvmeld::cache_options options;
     options.budgets_over = kvmeld::budget_scope::all_layers;
-    sharing const policy{{}, {quantity::entries(0), quantity::entries(0), quantity::of_budget(0.75)}, {}, {}};
+    bool const by_share = d.chance(0.5);
+    sharing const policy{{},
+                         {quantity::entries(sinks), quantity::entries(recents),
+                          by_share ? quantity::of_budget(0.5) : quantity::rest_of_budget(0.25)},
+                         {},
+                         {}};
+    std::uint32_t const sets = by_share ? entries - sinks - recents - entries / 2 : std::max(1u, entries / 4);
     auto cache = make_cache(memory, policy, options);
     cache.open(0, n);
-    std::vector<float> all;
+    std::vector<float> all;  // of the entries between the ends
     std::vector<std::vector<float>> scores;
     for (std::uint32_t layer = 0; layer < layers; ++layer) {
       std::vector<float> rows(std::size_t{2} * n);
-      for (float& x : rows) x = static_cast<float>(d.uniform());
-      for (std::uint32_t h = 0; h < 2; ++h)
+      for (float& x : rows) x = static_cast<float>(d.uniform() + 0.3 * layer);  // the first layers have few
+      for (std::uint32_t h = 0; h < 2; ++h) {
         scores.emplace_back(rows.begin() + h * n, rows.begin() + (h + 1) * n);
-      all.insert(all.end(), rows.begin(), rows.end());
+        all.insert(all.end(), scores.back().begin() + sinks, scores.back().end() - recents);
+      }
       cache.set_scores(layer, {0}, kvmeld::rows_by_head<float const>(rows.data(), 1, 2, n));
     }
     cache.compress({0}, kvmeld::budget::entries(entries).over(kvmeld::budget_scope::all_layers, 0.0));
-    std::size_t const budget = std::size_t{entries} * 2 * layers;
+    std::size_t const tracks = scores.size(), whole = tracks * (entries - sinks - recents - sets);
     std::sort(all.rbegin(), all.rend());
-    float const last = all[budget - 1];
     std::size_t held = 0;
-    for (std::uint32_t k = 0; k < scores.size(); ++k) {
+    for (std::uint32_t k = 0; k < tracks; ++k) {
       kvmeld::track const t = kvmeld::make_track(cache.sizes().extent, k / 2, 0, k % 2);
+      auto const& ledger = cache.ledger();
+      std::map<kvmeld::position_t, float> degree_at;
       std::uint32_t const length = cache.length(k / 2, 0, k % 2);
-      held += length;
-      // The track's part of the budget: its entries among the best of all tracks; one at least.
-      auto const part = static_cast<std::uint32_t>(
-          std::count_if(scores[k].begin(), scores[k].end(), [&](float x) { return x >= last; }));
-      CHECK(length >= std::max(1u, part) - (part > 1 ? 1 : 0));
-      std::vector<float> own = scores[k];
-      std::sort(own.rbegin(), own.rend());
-      std::uint32_t const whole = kvmeld::floor_share(0.75, length);
-      std::multiset<kvmeld::position_t> kept;
+      float tokens = 0;
       for (std::uint32_t s = 0; s < length; ++s)
-        kept.insert(cache.ledger().position[cache.ledger().at(t, s)]);
+        tokens += degree_at[ledger.position[ledger.at(t, s)]] = ledger.degree[ledger.at(t, s)];
+      CHECK(tokens == n);
+      std::uint32_t best = 0;
       for (std::uint32_t p = 0; p < n; ++p) {
-        if (whole > 0 && scores[k][p] >= own[whole - 1]) CHECK(kept.count(static_cast<int>(p)) == 1);
+        bool const end = p < sinks || p + recents >= n;
+        bool const stays = end || (whole != 0 && scores[k][p] >= all[whole - 1]);
+        if (stays) CHECK(degree_at[static_cast<int>(p)] == 1);
+        best += stays && !end ? 1 : 0;
       }
+      CHECK(length == std::min(n, sinks + recents + best + sets));
+      held += length;
     }
-    CHECK(held == budget);
+    CHECK(held == std::size_t{entries} * tracks);
   }
 }
 

@@ -114,7 +114,8 @@ TEST_CASE(
   std::vector<float> const weights = random_weights(d, extent);
   support::engine_memory<float> memory(extent);
   memory.fill_sequence(d, 0, 0, 50, support::texture::clusters);
-  auto const policy = kvmeld::preset::with_centroids(evicting(of(weights, extent)), quantity::of_budget(0.5));
+  auto const policy = kvmeld::preset::with_centroids(evicting(of(weights, extent)), quantity::of_budget(0.5),
+                                                     quantity::entries(0), quantity::entries(0));
   auto cache = support::make_cache(memory, policy);
   cache.open(0, 50);
   kvmeld::track const t{0, 0, 0, 0};
@@ -196,11 +197,13 @@ TEST_CASE("weights of another model, and none, are refused") {
           "score::learned.rope.positions is rope_positions::slot");
   kvmeld::compose::composed policy;
   kvmeld::rope_params const none;
-  refuses([&] { kvmeld::compose::read_policy("learned", policy, none); }, "score::learned.weights is null");
-  kvmeld::compose::read_policy("learned_centroids heavy=50%", policy, none, nullptr, of(weights, extent));
+  kvmeld::compose::read_policy("learned", policy, none);  // the text says no weights; the cache asks for them
+  CHECK(kvmeld::compose::needs_learned(policy));
+  refuses([&] { support::make_cache(memory, policy); }, "score::learned.weights is null");
+  kvmeld::compose::read_policy("learned_centroids heavy=50%", policy, none);
   CHECK(policy.score.name() == "learned");
   CHECK(policy.identify.name() == "centroids");
-  refuses([&] { kvmeld::compose::read_policy("learned", policy, nullptr, nullptr, of(weights, extent)); },
+  refuses([&] { kvmeld::compose::read_policy("learned", policy); },
           "because the score learned turns them back");
   CHECK(kvmeld::need_of(policy).when == kvmeld::observation::none);
 }

@@ -6,11 +6,11 @@ cmake_minimum_required(VERSION 3.25)
 
 # --- what is left out, and why ----------------------------------------------------------------------------------
 
-set(whole_library abi version problem policies options_init bytes check turns create destroy) # no call on a cache that is there
+set(whole_library abi version problem policies options_init bytes check asks create destroy) # no call on a cache that is there
 set(reads needs policy tokens longest lengths degrees positions log_degrees warnings saved_bytes) # these change nothing
 set(not_in_python
     bytes # the allocator is that of the module
-    check turns # of kvmeld.hf, before it has a kvmeld.Cache
+    check asks # of kvmeld.hf, before it has a kvmeld.Cache
     rebind) # a kvmeld.Cache holds its tensors
 set(not_of_python_class
     ${not_in_python} abi version problem options_init create # the module's own beginning and errors

@@ -47,10 +47,18 @@ template <class Number> bool read_number(std::string const& text, Number& out) {
   return true;
 }
 
-/// Reads "12", "25%" (of the budget), "12|25%" (the smaller of both) or "rest"; false if it is none of these.
+/// Reads "12", "25%" (of the budget), "12|25%" (the smaller of both), "rest" or "rest-5%"; false if it is
+/// none of these.
 inline bool read_number(std::string const& text, quantity& out) {
   if (text == "rest") {
     out = quantity::rest_of_budget();
+    return true;
+  }
+  double percent = 0;
+  if (text.compare(0, 5, "rest-") == 0 && text.back() == '%') {
+    if (!read_number(text.substr(5, text.size() - 6), percent) || !(percent > 0 && percent <= 100))
+      return false;
+    out = quantity::rest_of_budget(percent / 100);
     return true;
   }
   std::size_t const bar = text.find('|');
@@ -58,7 +66,6 @@ inline bool read_number(std::string const& text, quantity& out) {
   std::uint32_t count = std::numeric_limits<std::uint32_t>::max();
   if (bar != std::string::npos && !read_number(text.substr(0, bar), count)) return false;
   if (!share.empty() && share.back() == '%') {
-    double percent = 0;
     if (!read_number(share.substr(0, share.size() - 1), percent) || !(percent >= 0 && percent <= 100))
       return false;
     out = quantity::at_most(count, percent / 100);
@@ -74,8 +81,8 @@ inline char const* form_of(std::uint32_t const&) { return "a whole number below 
 inline char const* form_of(float const&) { return "a number"; }
 inline char const* form_of(double const&) { return "a number"; }
 inline char const* form_of(quantity const&) {
-  return "a number of entries, a share of the budget such as 25%, the smaller of both such as 16|25%, or "
-         "rest";
+  return "a number of entries, a share of the budget such as 25%, the smaller of both such as 16|25%, rest, "
+         "or rest but a share such as rest-5%";
 }
 
 /// Sets one parameter, by its name, in the parts that have it.
@@ -259,6 +266,9 @@ inline bool set_rope(composed& policy, rope_params const& rope) {
   });
   return found;
 }
+
+/// Whether the policy's score is learned, which a cache refuses until set_learned has told the weights.
+inline bool needs_learned(composed const& policy) { return policy.score.name() == score::learned::name; }
 
 /// Gives the score learned the weights of a model; other scores stay as they are. Returns whether the policy
 /// has that score.

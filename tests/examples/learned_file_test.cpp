@@ -1,0 +1,120 @@
+// Files of learned scores: those that ship, and every refusal of the loader, by its words.
+#include "model_files.hpp"
+
+#include "error.hpp"
+#include "learned_file.hpp"
+
+#include <kvmeld/kvmeld.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace learned_file_cases {
+
+using nlohmann::json;
+
+namespace {
+
+json header() {
+  return {{"__metadata__",
+           {{"kvmeld.learned", "1"},
+            {"features", "key, key squared, log(1 + position), 1"},
+            {"rope", "half_split"},
+            {"frequencies", "[1.0, 0.25]"}}},
+          {"weights", {{"dtype", "F32"}, {"shape", {2, 3, 10}}, {"data_offsets", {0, 240}}}}};
+}
+
+std::string body() {
+  std::string out(240, '\0');
+  for (std::size_t i = 0; i < 60; ++i) {
+    float const x = static_cast<float>(i) - 7.5f;
+    std::memcpy(&out[4 * i], &x, 4);
+  }
+  return out;
+}
+
+/// The file with one field of its header changed.
+std::string loading(json::json_pointer const& where, json const& value) {
+  json h = header();
+  h[where] = value;
+  test::temporary_folder const folder;
+  std::string const path = folder.write("x.safetensors", test::with_header(h.dump(), body()));
+  std::string const told = test::refusal<tiny_llama::model_error>([&] { tiny_llama::load_learned(path); });
+  CHECK((told.empty() || test::has(told, path)));
+  return told;
+}
+
+std::string saying(char const* name, std::string const& value) {
+  return loading(json::json_pointer("/__metadata__") / name, value);
+}
+
+}  // namespace
+
+TEST_CASE("learned scores: a file says sizes, rotation and weights") {
+  test::temporary_folder const folder;
+  tiny_llama::learned_scores const read =
+      tiny_llama::load_learned(folder.write("x", test::with_header(header().dump(), body())));
+  CHECK(read.weights().layers == 2);
+  CHECK(read.weights().kv_heads == 3);
+  CHECK(read.weights().key_dim == 4);
+  CHECK(read.weights().data[59] == 51.5f);
+  CHECK(read.rope().pairing == kvmeld::rope_pairing::half_split);
+  CHECK(read.rope().rotary_dim == 4);
+  CHECK(read.rope().frequencies[1] == 0.25f);
+  CHECK(tiny_llama::learned_scores{}.empty());
+  CHECK_FALSE(read.empty());
+}
+
+TEST_CASE("learned scores: the demo's models have some") {
+  struct of {
+    std::string model;
+    std::uint32_t layers, kv_heads, key_dim;
+    double base;
+  };
+  for (of const& m : {of{"tiny-kjv", 4, 4, 32, 10000}, of{"tiny-tasks", 4, 4, 32, 1e7}}) {
+    CAPTURE(m.model);
+    tiny_llama::learned_scores const read =
+        tiny_llama::load_learned(KVMELD_DATA_DIR "/" + m.model + "/learned.safetensors");
+    CHECK(read.layers == m.layers);
+    CHECK(read.kv_heads == m.kv_heads);
+    CHECK(read.key_dim == m.key_dim);
+    REQUIRE(read.frequencies.size() == m.key_dim / 2);
+    for (std::size_t i = 0; i < read.frequencies.size(); ++i)
+      CHECK(read.frequencies[i] ==
+            doctest::Approx(std::pow(m.base, -2.0 * static_cast<double>(i) / m.key_dim)));
+  }
+}
+
+TEST_CASE("learned scores: refusals") {
+  using at = json::json_pointer;
+  CHECK(test::has(saying("kvmeld.learned", "2"), "kvmeld.learned is '2'; it must be '1'"));
+  CHECK(test::has(saying("features", "values"), "features is 'values'; it must be 'key, key squared"));
+  CHECK(test::has(saying("rope", "sideways"),
+                  "rope is 'sideways'; it must be none, half_split or interleaved"));
+  CHECK(test::has(saying("rope", "none"), "it rotates 4 channels of 4"));
+  CHECK(test::has(saying("frequencies", "[1, 1, 1]"), "it rotates 6 channels of 4"));
+  CHECK(test::has(saying("frequencies", "[]"), "it rotates 0 channels of 4"));
+  for (char const* wrong : {"[1, null]", "[1, 1e99]", "{\"a\": 1}"})
+    CHECK(test::has(saying("frequencies", wrong), "frequencies hold "));
+  CHECK(test::has(saying("frequencies", "[1,"), "frequencies is not valid JSON"));
+  CHECK(test::has(loading(at("/__metadata__"), json::object()),
+                  "its header has no 'kvmeld.learned'; it must be a file of python -m kvmeld.learn"));
+  CHECK(test::has(loading(at("/__metadata__/rope"), 3), "__metadata__ holds 3; texts are needed"));
+  CHECK(
+      test::has(loading(at("/weights/shape"), {6, 10}), "weights have another shape than [layers, kv_heads"));
+  CHECK(test::has(loading(at("/weights/shape"), {20, 1, 3}), "weights have another shape"));
+  json other = header();
+  other["w"] = other["weights"];
+  other.erase("weights");
+  test::temporary_folder const folder;
+  std::string const path = folder.write("x", test::with_header(other.dump(), body()));
+  CHECK(test::has(test::refusal<tiny_llama::model_error>([&] { tiny_llama::load_learned(path); }),
+                  "it has no tensor weights"));
+}
+
+}  // namespace learned_file_cases
