@@ -13,7 +13,6 @@
 #include <kvmeld/kvmeld.hpp>
 
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <type_traits>
@@ -78,11 +77,12 @@ inline tiny_llama::learned_scores learned_of(tiny_llama::model const& model, std
   expect("layers", out.layers, c.layers);
   expect("kv_heads", out.kv_heads, c.kv_heads);
   expect("key_dim", out.key_dim, c.head_dim);
-  bool same = out.pairing == kvmeld::rope_pairing::half_split &&
-              out.frequencies.size() == static_cast<std::size_t>(c.head_dim) / 2;
-  for (std::size_t i = 0; same && i < out.frequencies.size(); ++i) {
-    double const own = std::pow(c.rope_base, -2.0 * static_cast<double>(i) / c.head_dim);
-    same = std::abs(out.frequencies[i] - own) <= 1e-4 * own;
+  kvmeld::rope_params const learned = out.rope(), own = tiny_llama::rope_of(c);
+  std::uint32_t const pairs = own.pairs(out.key_dim);
+  bool same = learned.pairing == own.pairing && learned.pairs(out.key_dim) == pairs;
+  for (std::uint32_t i = 0; same && i < pairs; ++i) {
+    double const turns = kvmeld::rope_turns(own, i, out.key_dim);
+    same = std::abs(kvmeld::rope_turns(learned, i, out.key_dim) - turns) <= 1e-4 * turns;
   }
   if (!same)
     throw tiny_llama::model_error(path, "its keys rotate in another way than those of " + model.name());
