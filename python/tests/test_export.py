@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
+from kvmeld import learned  # noqa: E402
 from kvmeld.evaluate._export import export  # noqa: E402
 from models import model_of, near, reference, tokens_of  # noqa: E402
 
@@ -54,6 +55,15 @@ def test_each_question_is_a_line(tmp_path):
         {"task": "who", "context": [1, 2, 3], "question": [10, 11], "answer": [12]},
         {"task": "where", "context": [4], "question": [5, 6, 7], "answer": [8, 9]},
     ]
+
+
+def test_what_scores_learned_comes_along(tmp_path):
+    weights = learned.load("smollm2-135m-instruct")
+    export(model_of(), [context()], tmp_path / "without")
+    export(model_of(), [context()], tmp_path / "with", weights)
+    assert not (tmp_path / "without" / "learned.safetensors").exists()
+    found = learned.load(tmp_path / "with" / "learned.safetensors")
+    assert (found.weights == weights.weights).all() and found[1:4] == weights[1:4] and (found.keys == weights.keys).all()
 
 
 def changed(**fields):

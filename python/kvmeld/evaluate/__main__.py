@@ -181,7 +181,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
     if o.export:
         from kvmeld.evaluate._export import export
 
-        export(model, read, o.export)
+        export(model, read, o.export, learned)
         print(f"written to {o.export}: kvmeld_demo --model {o.export}")
         return {}
     cases = _cases(parser, o, judge)

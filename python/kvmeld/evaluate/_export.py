@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import operator
 import os
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 import safetensors.torch
 import torch
 
 from kvmeld._program import write_file
+from kvmeld.learned import Learned, save
 
 __all__ = ["export"]
 
@@ -110,15 +111,16 @@ def _tokens_of(what: str, tokens: Sequence[int], least: int, vocabulary: int) ->
     return out
 
 
-def export(model: Any, contexts: Iterable[Any], folder: str | os.PathLike[str]) -> None:
+def export(model: Any, contexts: Iterable[Any], folder: str | os.PathLike[str], learned: Optional[Learned] = None) -> None:
     """Writes folder/config.json, folder/model.safetensors (half precision) and folder/tasks.jsonl, so that
     ``kvmeld_demo --model folder`` asks the same questions of the same model without Python.
 
     model: a causal language model of transformers with Llama's layers.
     contexts: each has `tokens`, the prompt up to a question, and `questions`, each with `task`, a name, `question`, all
         tokens between the context and the answer, and `answer`: lists of the numbers of tokens.
+    learned: the weights of the score "learned" for this model. They go to folder/learned.safetensors, where the demo finds them.
 
-    Makes the folder if there is none, and replaces the three files in it. Raises ValueError for a model that the demo's
+    Makes the folder if there is none, and replaces these files in it. Raises ValueError for a model that the demo's
     engine cannot run and for tokens that the model does not have, and TypeError for tokens that are no whole numbers,
     before anything is written; OSError for a file that cannot be written.
     """
@@ -140,3 +142,5 @@ def export(model: Any, contexts: Iterable[Any], folder: str | os.PathLike[str]) 
     write_file(os.path.join(folder, "config.json"), json.dumps(config, indent=2) + "\n")
     write_file(os.path.join(folder, "model.safetensors"), weights)
     write_file(os.path.join(folder, "tasks.jsonl"), "".join(lines))
+    if learned is not None:
+        save(os.path.join(folder, "learned.safetensors"), learned)
