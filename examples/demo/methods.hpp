@@ -69,23 +69,9 @@ inline tiny_llama::learned_scores learned_of(tiny_llama::model const& model, std
   if (path.empty()) return out;
   out = tiny_llama::load_learned(path);
   tiny_llama::config const& c = model.shape();
-  auto const expect = [&](char const* what, std::uint32_t is, int in_model) {
-    if (static_cast<int>(is) == in_model) return;
-    throw tiny_llama::model_error(path, std::string(what) + " is " + std::to_string(is) + "; it must be " +
-                                            std::to_string(in_model) + ", as in " + model.name());
-  };
-  expect("layers", out.layers, c.layers);
-  expect("kv_heads", out.kv_heads, c.kv_heads);
-  expect("key_dim", out.key_dim, c.head_dim);
-  kvmeld::rope_params const learned = out.rope(), own = tiny_llama::rope_of(c);
-  std::uint32_t const pairs = own.pairs(out.key_dim);
-  bool same = learned.pairing == own.pairing && learned.pairs(out.key_dim) == pairs;
-  for (std::uint32_t i = 0; same && i < pairs; ++i) {
-    double const turns = kvmeld::rope_turns(own, i, out.key_dim);
-    same = std::abs(kvmeld::rope_turns(learned, i, out.key_dim) - turns) <= 1e-4 * turns;
-  }
-  if (!same)
-    throw tiny_llama::model_error(path, "its keys rotate in another way than those of " + model.name());
+  auto const count = [](int n) { return static_cast<std::uint32_t>(n); };
+  expect_of(out, path,
+            {model.name(), count(c.layers), count(c.kv_heads), count(c.head_dim), tiny_llama::rope_of(c)});
   return out;
 }
 

@@ -4,7 +4,9 @@
 #include "json_text.hpp"
 #include "safetensors.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 
 namespace tiny_llama {
@@ -44,6 +46,42 @@ kvmeld::rope_params learned_scores::rope() const {
   out.rotary_dim = static_cast<std::uint32_t>(2 * frequencies.size());
   out.frequencies = frequencies.data();
   return out;
+}
+
+void learned_scores::put_pairs_side_by_side() {
+  if (pairing != kvmeld::rope_pairing::half_split) return;
+  pairing = kvmeld::rope_pairing::interleaved;
+  std::size_t const pairs = frequencies.size();
+  std::vector<float> before(2 * pairs);
+  for (std::size_t track = 0; track < std::size_t{layers} * kv_heads; ++track) {
+    float* const of_track = floats.data() + track * kvmeld::learned_weights::floats(key_dim);
+    for (float* const of_feature : {of_track, of_track + key_dim}) {
+      std::copy_n(of_feature, 2 * pairs, before.begin());
+      for (std::size_t i = 0; i < pairs; ++i) {
+        of_feature[2 * i] = before[i];
+        of_feature[2 * i + 1] = before[pairs + i];
+      }
+    }
+  }
+}
+
+void expect_of(learned_scores const& scores, std::string const& path, learned_model const& model) {
+  auto const expect = [&](char const* what, std::uint32_t is, std::uint32_t in_model) {
+    if (is == in_model) return;
+    throw model_error(path, std::string(what) + " is " + std::to_string(is) + "; it must be " +
+                                std::to_string(in_model) + ", as in " + model.name);
+  };
+  expect("layers", scores.layers, model.layers);
+  expect("kv_heads", scores.kv_heads, model.kv_heads);
+  expect("key_dim", scores.key_dim, model.key_dim);
+  kvmeld::rope_params const learned = scores.rope();
+  std::uint32_t const pairs = model.rope.pairs(model.key_dim);
+  bool same = learned.pairing == model.rope.pairing && learned.pairs(model.key_dim) == pairs;
+  for (std::uint32_t i = 0; same && i < pairs; ++i) {
+    double const turns = kvmeld::rope_turns(model.rope, i, model.key_dim);
+    same = std::abs(kvmeld::rope_turns(learned, i, model.key_dim) - turns) <= 1e-4 * turns;
+  }
+  if (!same) throw model_error(path, "its keys rotate in another way than those of " + model.name);
 }
 
 learned_scores load_learned(std::string const& path) {

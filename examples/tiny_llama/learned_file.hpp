@@ -21,7 +21,21 @@ struct learned_scores {
   /// What score::learned takes. The numbers stay here.
   kvmeld::learned_weights weights() const { return {floats.data(), layers, kv_heads, key_dim}; }
   kvmeld::rope_params rope() const;
+
+  /// Halves of a key that rotate together (half_split) become neighbours (interleaved), with their weights:
+  /// as llama.cpp stores what it rotates in Llama's way. Keys that rotate otherwise stay as they are.
+  void put_pairs_side_by_side();
 };
+
+/// A model whose scores were learned.
+struct learned_model {
+  std::string name;
+  std::uint32_t layers, kv_heads, key_dim;
+  kvmeld::rope_params rope;
+};
+/// Throws model_error unless the scores of the file at `path` are of a model of these sizes and this
+/// rotation.
+void expect_of(learned_scores const& scores, std::string const& path, learned_model const& model);
 
 /// Reads a file. Throws model_error for what is none.
 learned_scores load_learned(std::string const& path);

@@ -2,9 +2,11 @@
 // processor.
 #include <doctest/doctest.h>
 
+#include <kvmeld/backend/host/tuned/host_team.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -275,6 +277,36 @@ TEST_CASE("exponentials and logarithms are within a few units in the last place"
     float const empty = 0.0f;
     k.log_degrees(&empty, 1, logs.data());
     CHECK(logs[0] == kvmeld::log_of_degree(0.0f));
+  }
+}
+
+TEST_CASE("rows rotate as in the generic loop") {
+  for (auto set : instruction_sets()) {
+    CAPTURE(kvmeld::name_of(set));
+    kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
+    dice d(2911);
+    for (int i = 0; i < 200; ++i) {
+      kvmeld::rope_params rope;
+      rope.pairing = d.chance(0.5) ? kvmeld::rope_pairing::half_split : kvmeld::rope_pairing::interleaved;
+      std::uint32_t const dim = d.between(2, 300), count = d.between(1, 70);
+      rope.rotary_dim = 2 * d.between(1, dim / 2);
+      std::vector<double> turns;
+      for (std::uint32_t p = 0; p < rope.pairs(dim); ++p) turns.push_back(kvmeld::rope_turns(rope, p, dim));
+      std::vector<kvmeld::position_t> at{static_cast<kvmeld::position_t>(d.below(1 << 20))};
+      while (at.size() < count)  // runs up and down, jumps, and the same position again
+        at.push_back(at.back() + (d.chance(0.8) ? (i % 2 == 0 ? 1 : -1) : static_cast<int>(d.below(5)) - 2));
+      std::vector<float> rows(std::size_t{count} * dim);
+      for (float& x : rows) x = static_cast<float>(d.normal());
+      std::vector<float> generic = rows;
+      auto const position = [&](std::uint32_t row) { return at[row]; };
+      kvmeld::rotate_rows(kvmeld::serial_team(nullptr, 0), rope, turns.data(), generic.data(), count, dim,
+                          position);
+      kvmeld::rotate_rows(kvmeld::host_team(nullptr, 0, &k, nullptr), rope, turns.data(), rows.data(), count,
+                          dim, position);
+      float worst = 0;  // a compiler may fuse the generic loop's products and sums
+      for (std::size_t j = 0; j < rows.size(); ++j) worst = std::max(worst, std::fabs(rows[j] - generic[j]));
+      CHECK(worst <= 2e-6f);
+    }
   }
 }
 

@@ -10,8 +10,10 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace learned_file_cases {
@@ -88,6 +90,71 @@ TEST_CASE("learned scores: the demo's models have some") {
       CHECK(read.frequencies[i] ==
             doctest::Approx(std::pow(m.base, -2.0 * static_cast<double>(i) / m.key_dim)));
   }
+}
+
+TEST_CASE("learned scores: where pairs lie side by side, keys score as before") {
+  for (std::size_t const pairs : {std::size_t{2}, std::size_t{1}}) {  // the second pair does not rotate
+    json h = header();
+    if (pairs == 1) h["/__metadata__/frequencies"_json_pointer] = "[0.7]";
+    test::temporary_folder const folder;
+    tiny_llama::learned_scores const halves =
+        tiny_llama::load_learned(folder.write("x", test::with_header(h.dump(), body())));
+    tiny_llama::learned_scores neighbours = halves;
+    neighbours.put_pairs_side_by_side();
+    CHECK(neighbours.rope().pairing == kvmeld::rope_pairing::interleaved);
+    for (std::uint32_t head = 0; head < 6; ++head) {
+      float const* const a = halves.weights().data + head * 10;
+      float const* const b = neighbours.weights().data + head * 10;
+      std::vector<float> const key{0.5f, -2.0f, 3.0f, 1.25f};
+      std::vector<float> stored = key;
+      auto const turn = [&](kvmeld::rope_params const& rope, float by) {
+        for (std::uint32_t i = 0; i < pairs; ++i) {
+          float const angle = by * halves.frequencies[i];
+          kvmeld::rotate_pair(rope, stored.data(), i, rope.pairs(4), std::cos(angle), std::sin(angle));
+        }
+      };
+      turn(halves.rope(), 11);
+      if (pairs == 2) std::swap(stored[1], stored[2]);  // as llama.cpp has it
+      turn(neighbours.rope(), -11);
+      float of_a = a[8] + a[9], of_b = b[8] + b[9];
+      for (std::size_t c = 0; c < 4; ++c) {
+        of_a += key[c] * (a[c] + a[4 + c] * key[c]);
+        of_b += stored[c] * (b[c] + b[4 + c] * stored[c]);
+      }
+      CHECK(of_b == doctest::Approx(of_a));
+    }
+    tiny_llama::learned_scores again = neighbours;
+    again.put_pairs_side_by_side();
+    CHECK(again.floats == neighbours.floats);
+  }
+}
+
+TEST_CASE("learned scores: another model is refused") {
+  test::temporary_folder const folder;
+  std::string const path = folder.write("x", test::with_header(header().dump(), body()));
+  tiny_llama::learned_scores const read = tiny_llama::load_learned(path);
+  float const frequencies[] = {1, 0.25f}, others[] = {1, 0.2501f};
+  tiny_llama::learned_model good{"m", 2, 3, 4, {}};
+  good.rope.pairing = kvmeld::rope_pairing::half_split;
+  good.rope.frequencies = frequencies;
+  expect_of(read, path, good);
+  auto const told = [&](tiny_llama::learned_model const& model) {
+    return test::refusal<tiny_llama::model_error>([&] { expect_of(read, path, model); });
+  };
+  auto const with = [&](auto const& change) {
+    tiny_llama::learned_model other = good;
+    change(other);
+    return told(other);
+  };
+  CHECK(told(good).empty());
+  CHECK(with([](auto& m) { m.layers = 4; }) == path + ": layers is 2; it must be 4, as in m");
+  CHECK(with([](auto& m) { m.kv_heads = 1; }) == path + ": kv_heads is 3; it must be 1, as in m");
+  CHECK(with([](auto& m) { m.key_dim = 8; }) == path + ": key_dim is 4; it must be 8, as in m");
+  std::string const turns = path + ": its keys rotate in another way than those of m";
+  CHECK(with([](auto& m) { m.rope.pairing = kvmeld::rope_pairing::interleaved; }) == turns);
+  CHECK(with([](auto& m) { m.rope.pairing = kvmeld::rope_pairing::none; }) == turns);
+  CHECK(with([](auto& m) { m.rope.rotary_dim = 2; }) == turns);
+  CHECK(with([&](auto& m) { m.rope.frequencies = others; }) == turns);
 }
 
 TEST_CASE("learned scores: refusals") {

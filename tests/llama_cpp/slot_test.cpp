@@ -350,6 +350,62 @@ TEST_CASE("policies that kvmeld_slot names need no attention") {
   }
 }
 
+TEST_CASE(
+    "learned scores choose the same cells as in a cache of such keys, and positions are those of the file") {
+  std::vector<float> weights;
+  support::dice dice(7);
+  for (std::size_t i = 0; i < layers * heads * kvmeld::learned_weights::floats(d); ++i)
+    weights.push_back(static_cast<float>(dice.uniform() * 2 - 1));
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::interleaved;
+  rope.base = 100;
+  kvmeld::learned_weights const of{weights.data(), layers, heads, d};
+  auto how = by("learned sinks=1 recents=4 rope=interleaved rope_base=100", 20);
+  REQUIRE(kvmeld::compose::set_learned(how.policy, of));
+  llama_cpp::sequence_state file = llama_cpp::read_slot(saved(f32, f32, false)), before = file;
+  llama_cpp::sequence_state after = llama_cpp::read_slot(llama_cpp::shrink_slot(file, how));
+
+  // Naive, in double: keys of positions 100 to 147, turned back; the mean over all heads of all layers.
+  std::vector<std::pair<double, std::uint32_t>> order;
+  for (std::uint32_t token = 1; token + 4 < cells; ++token) {
+    double sum = 0;
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      for (std::uint32_t head = 0; head < heads; ++head) {
+        float const* const w = &weights[(layer * heads + head) * kvmeld::learned_weights::floats(d)];
+        double const position = 100.0 + token;
+        for (std::uint32_t i = 0; i < d / 2; ++i) {
+          double const angle = position * std::pow(100.0, -2.0 * i / d);
+          double const x = number(layer, token, head * d + 2 * i, true),
+                       y = number(layer, token, head * d + 2 * i + 1, true);
+          double const turned[] = {x * std::cos(angle) + y * std::sin(angle),
+                                   y * std::cos(angle) - x * std::sin(angle)};
+          for (std::uint32_t side : {0u, 1u})
+            sum += turned[side] * (w[2 * i + side] + w[d + 2 * i + side] * turned[side]);
+        }
+        sum += w[2 * d] * std::log(1 + position) + w[2 * d + 1];
+      }
+    }
+    order.emplace_back(-sum, token);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<std::uint32_t> expected{0};  // a sink, the best 15, the last 4
+  for (std::size_t i = 0; i < 15; ++i) expected.push_back(order[i].second);
+  for (std::uint32_t token = cells - 4; token < cells; ++token) expected.push_back(token);
+  std::sort(expected.begin(), expected.end());
+  std::vector<std::int32_t> const cell_of = before.order();
+  for (std::uint32_t cell = 0; cell < 20; ++cell) {
+    CAPTURE(cell);
+    CHECK(head_numbers(after.keys(1), false, cell, 1, 20) ==
+          head_numbers(before.keys(1), false, static_cast<std::uint32_t>(cell_of[expected[cell]]), 1, cells));
+  }
+  // Keys of a short slot are rotated for positions that it does not say.
+  CHECK_THROWS_WITH(
+      llama_cpp::shrink_slot(after, by("learned sinks=1 recents=4 rope=interleaved rope_base=100", 10)),
+      "policy is one that turns keys back; it must be another one, because positions of cells "
+      "repeat or are missing in the file, as in one that was shrunk: it does not say for which "
+      "positions keys are rotated");
+}
+
 TEST_CASE("a slot of another model is refused, and a wrong number of KV heads") {
   for (auto const& each : {std::pair{f16, false}, {f16, true}, {q8_0, false}}) {
     llama_cpp::sequence_state file = llama_cpp::read_slot(saved(each.first, f16, each.second));

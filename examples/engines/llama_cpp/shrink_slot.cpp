@@ -2,6 +2,7 @@
 #include "shrink_slot.hpp"
 
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/compose/part_parameters.hpp>
 
 #include <algorithm>
 #include <numeric>
@@ -85,9 +86,11 @@ private:
   std::uint32_t channels_ = 0;
 };
 
-/// Shrinks the first `entries` of all layers to `left`; returns the kept entries.
-std::vector<std::int32_t> shrink_layers(shrinking const& how, std::uint32_t entries, std::uint32_t left,
-                                        std::vector<layer_rows>& keys, std::vector<layer_rows>& values) {
+/// Shrinks the first `entries` of all layers, at positions from `first` on, to `left`; returns the kept
+/// entries.
+std::vector<std::int32_t> shrink_layers(shrinking const& how, std::uint32_t entries, std::int32_t first,
+                                        std::uint32_t left, std::vector<layer_rows>& keys,
+                                        std::vector<layer_rows>& values) {
   kvmeld::shape extent{1, 1, how.kv_heads, 1, keys[0].channels(), values[0].channels(), entries};
   std::vector<kvmeld::strided<float>> k, v;
   for (layer_rows& rows : keys) k.push_back(kvmeld::strided(rows.data(), "LSTHC", extent, extent.key_dim));
@@ -108,6 +111,7 @@ std::vector<std::int32_t> shrink_layers(shrinking const& how, std::uint32_t entr
         "has no queries");
   }
   cache.open(0, entries);
+  cache.shift(0, first);
   cache.compress({0}, kvmeld::budget::entries(left));
   auto const ref = cache.ref();
   auto const any = ref.where(0, 0, 0);
@@ -116,7 +120,7 @@ std::vector<std::int32_t> shrink_layers(shrinking const& how, std::uint32_t entr
                              " entries; it must leave " + std::to_string(left));
   }
   std::vector<std::int32_t> kept;
-  for (std::uint32_t slot = 0; slot < left; ++slot) kept.push_back(ref.position(any, slot));
+  for (std::uint32_t slot = 0; slot < left; ++slot) kept.push_back(ref.position(any, slot) - first);
   return kept;
 }
 
@@ -145,13 +149,22 @@ std::vector<std::uint8_t> shrink_slot(sequence_state& state, shrinking const& ho
   while (tail < how.tail && (tail == 0 || position(entries - tail - 1) + 1 >= position(entries - tail)))
     ++tail;
   std::uint32_t const seen = entries - tail, left = how.cells - tail;
+  std::uint32_t follow = 1;  // cells whose positions follow one another
+  while (follow < seen && position(follow) == position(follow - 1) + 1) ++follow;
+  if (follow < seen && kvmeld::compose::rope_of(how.policy).active()) {
+    throw std::runtime_error("policy is one that turns keys back; it must be another one, because positions "
+                             "of cells repeat or are "
+                             "missing in the file, as in one that was shrunk: it does not say for which "
+                             "positions keys are rotated");
+  }
   kvmeld::shape const s{1, 1, how.kv_heads, 1, 0, 0, entries};
   std::vector<layer_rows> keys, values;
   for (std::uint32_t layer = 0; layer < state.layers(); ++layer) {
     keys.emplace_back(state.keys(layer), false, s, order);
     values.emplace_back(state.values(layer), state.transposed(), s, order);
   }
-  std::vector<std::int32_t> const stays = shrink_layers(how, seen, left, keys, values);
+  std::vector<std::int32_t> const stays =
+      shrink_layers(how, seen, follow == seen ? position(0) : 0, left, keys, values);
   for (std::uint32_t layer = 0; layer < state.layers(); ++layer) {
     keys[layer].write(stays, seen);
     values[layer].write(stays, seen);

@@ -6,6 +6,7 @@
 
 #include <tiny_llama/command_line.hpp>
 #include <tiny_llama/files.hpp>
+#include <tiny_llama/learned_file.hpp>
 #include <tiny_llama/output_file.hpp>
 #include <tiny_llama/program.hpp>
 
@@ -20,7 +21,7 @@
 namespace {
 
 struct options {
-  std::string in, out, gguf, policy = "leverage";
+  std::string in, out, gguf, learned, policy;
   std::uint32_t kv_heads = 0, cells = 0, threads = 0;
   std::optional<std::uint32_t> tail;
   double budget = 0.25;
@@ -55,21 +56,40 @@ std::string parse(int argc, char** argv, options& o) {
       "of these, last tokens that stay as they are: a prompt that differs there goes on from the slot, one "
       "that differs before is computed anew [a quarter of the cells]",
       [&](auto const& v) { o.tail = count("--tail", v, 0, most); });
-  line.add(
-      "--policy", "NAME",
-      "a policy that needs no attention: leverage, leverage_merging, keydiff, keydiff_merging, knorm, lagkv, "
-      "streaming_llm, chelsea, or parts as in docs/c.md [leverage]",
-      [&](auto const& v) { o.policy = v; });
+  line.add("--policy", "NAME",
+           "a policy that needs no attention: learned, leverage, leverage_merging, keydiff, keydiff_merging, "
+           "knorm, "
+           "lagkv, streaming_llm, chelsea, or parts as in docs/c.md [learned with --learned, else leverage]",
+           [&](auto const& v) { o.policy = v; });
+  line.add("--learned", "FILE",
+           "what python -m kvmeld.learn wrote of the model: far more of a text is kept by such scores",
+           [&](auto const& v) { o.learned = some_path("--learned", v); });
   line.add("--threads", "N", "threads, 0 for as many as the machine has [0]",
            [&](auto const& v) { o.threads = count("--threads", v, 0, 1024); });
   std::string help = line.parse(argc, argv);
   if (!help.empty()) return help;
   if (o.in.empty()) throw option_error("--in is missing; it must be a saved sequence.");
+  if (o.policy.empty()) o.policy = o.learned.empty() ? "leverage" : "learned";
   if (!o.out.empty()) {
     if (o.kv_heads == 0 && o.gguf.empty()) {
       throw option_error(
           "--gguf is missing; it must be the model, or --kv-heads the number that llama.cpp prints as "
           "n_head_kv.");
+    }
+    if (!o.learned.empty() && o.gguf.empty()) {
+      throw option_error("--learned is " + in_quotes(o.learned) +
+                         "; it must come with --gguf, which says how keys rotate.");
+    }
+    kvmeld::compose::composed policy;
+    std::vector<float> frequencies;
+    read_policy(o.policy, policy, kvmeld::rope_params{}, &frequencies);
+    if (needs_learned(policy) && o.learned.empty()) {
+      throw option_error("--policy is " + in_quotes(o.policy) + "; it must come with --learned.");
+    }
+    if (!needs_learned(policy) && !o.learned.empty()) {
+      throw option_error("--learned is " + in_quotes(o.learned) +
+                         "; it must come with a policy that reads learned scores, and --policy is " +
+                         in_quotes(o.policy) + ".");
     }
     expect_writable("--out", o.out);
   }
@@ -112,6 +132,16 @@ kvmeld::compose::composed policy_of(options const& o, std::optional<llama_cpp::g
   return policy;
 }
 
+/// What was learned of the model, as llama.cpp keeps its keys.
+tiny_llama::learned_scores scores_of(std::string const& path, llama_cpp::gguf_model const& m) {
+  tiny_llama::learned_scores out = tiny_llama::load_learned(path);
+  kvmeld::rope_params const rotation = m.rotation();
+  // Weights are learned of a model of transformers, where pairs of Llama's channels are halves of a key.
+  if (rotation.pairing == kvmeld::rope_pairing::interleaved) out.put_pairs_side_by_side();
+  expect_of(out, path, {m.name, m.layers, m.kv_heads, m.key_dim, rotation});
+  return out;
+}
+
 int run(options const& o) {
   std::optional<llama_cpp::gguf_model> model;
   if (!o.gguf.empty()) model = llama_cpp::read_gguf(o.gguf);
@@ -133,6 +163,11 @@ int run(options const& o) {
   llama_cpp::shrinking how;
   std::vector<float> frequencies;
   how.policy = policy_of(o, model, state, frequencies);
+  tiny_llama::learned_scores scores;
+  if (!o.learned.empty()) {
+    scores = scores_of(o.learned, *model);
+    set_learned(how.policy, scores.weights());
+  }
   how.kv_heads = model ? model->kv_heads : o.kv_heads;
   how.threads = o.threads;
   how.cells = o.cells != 0 ? o.cells : kvmeld::floor_share(o.budget, entries);

@@ -91,9 +91,11 @@ def main():
     parser.add_argument("--numbers", action="store_true")
     parser.add_argument("--policies", default="streaming_llm,knorm,lagkv,keydiff,leverage,leverage_merging,keydiff_merging,chelsea")
     parser.add_argument("--budgets", default="0.5,0.25")
+    parser.add_argument("--learned", help="what python -m kvmeld.learn wrote of the model; adds the policy learned")
     parser.add_argument("--tail", help="of kvmeld_slot")
     args = parser.parse_args()
-    policies = [None] + [(p, b) for b in args.budgets.split(",") for p in args.policies.split(",")]
+    names = args.policies.split(",") + (["learned"] if args.learned else [])
+    policies = [None] + [(p, b) for b in args.budgets.split(",") for p in dict.fromkeys(names)]
     sums = [dict.fromkeys(("facts", "asked", "right", "nats", "bytes"), 0) for _ in policies]
 
     with tempfile.TemporaryDirectory() as name:
@@ -115,6 +117,7 @@ def main():
                     now = "short.bin"
                     command = [args.program, "--in", folder / "full.bin", "--out", folder / now, "--gguf", args.gguf]
                     command += ["--policy", policy[0], "--budget", policy[1]] + (["--tail", args.tail] if args.tail else [])
+                    command += ["--learned", args.learned] if policy[0].startswith("learned") and args.learned else []
                     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
                 if server.restore(now) != len(read):
                     raise RuntimeError("the server restored another number of tokens")

@@ -103,6 +103,26 @@ KVMELD_SIMD floats settled(floats x) {
   return x;
 }
 
+/// As many doubles as a register has, half as many as floats.
+using doubles = double __attribute__((vector_size(4 * width)));
+using narrow_floats = float __attribute__((vector_size(2 * width)));
+using loose_doubles __attribute__((aligned(8), may_alias)) = doubles;
+using loose_narrow __attribute__((aligned(4), may_alias)) = narrow_floats;
+constexpr int double_width = width / 2;
+KVMELD_SIMD doubles load_doubles(double const* p) { return *reinterpret_cast<loose_doubles const*>(p); }
+KVMELD_SIMD void store_doubles(double* p, doubles x) { *reinterpret_cast<loose_doubles*>(p) = x; }
+KVMELD_SIMD void store_as_floats(float* p, doubles x) {
+  *reinterpret_cast<loose_narrow*>(p) = __builtin_convertvector(x, narrow_floats);
+}
+KVMELD_SIMD doubles settled(doubles x) {
+#if defined(KVMELD_TUNED_X86)
+  asm("" : "+v"(x));
+#else
+  asm("" : "+w"(x));
+#endif
+  return x;
+}
+
 /// a * b + c, rounded twice as in the generic loops, even if the compiler may fuse.
 KVMELD_SIMD floats multiply_then_add(floats a, floats b, floats c) { return settled(a * b) + c; }
 
