@@ -23,6 +23,7 @@
 #include <kvmeld/rounds/compress.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/absorb.hpp>
+#include <kvmeld/score/learned.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -30,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace kvmeld_bench {
@@ -54,7 +56,10 @@ public:
     workbench b(x_.extent(), kvmeld::channels_of(by), s_.threads(), table_floats(by));
     begin(b, by);
     s_.measure(
-        row, x_.of(), [] {},
+        row, x_.of(),
+        [&] {  // a score that is kept is computed once
+          if constexpr (std::is_same_v<Score, kvmeld::score::learned>) fill_scores(b.ledger());
+        },
         [&] {
           b.launch(kvmeld::detail::score_phase<Score, rows_type>{by, b.wave(), x_.rows()});
         },
@@ -127,6 +132,8 @@ template <class T> void run_scores(session& s, tensors<T>& x) {
   row("lag_relative", preset::lagkv::with_lag().score, 2);
   row("leverage", preset::leverage::for_budget().score, 1);
   row("leverage_rope", preset::leverage::with_rope(rope).score, 1);
+  std::vector<float> const learned = random_weights(x.extent());
+  row("learned", kvmeld::score::learned{weights_of(learned, x.extent()), rope}, 1);
   row("chunk_attention", kvmeld::score::chunk_attention{}, 1);
   row("compactor", preset::compactor::with_rope(rope).score, 2);
   row("recommended", preset::recommended::for_budget().score, 2);

@@ -11,6 +11,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/score/learned.hpp>
 
 #include <algorithm>
 #include <array>
@@ -98,10 +99,27 @@ private:
   kvmeld::host_memory original_, keys_, values_;  // at whole lines of the cache, as engines have theirs
 };
 
+/// Weights of score::learned, of no model.
+inline std::vector<float> random_weights(kvmeld::shape const& extent) {
+  std::vector<float> out(std::size_t{extent.layers} * extent.kv_heads *
+                         kvmeld::learned_weights::floats(extent.key_dim));
+  std::uint32_t state = 11;
+  for (float& w : out) w = noise(state);
+  return out;
+}
+inline kvmeld::learned_weights weights_of(std::vector<float> const& floats, kvmeld::shape const& extent) {
+  return {floats.data(), extent.layers, extent.kv_heads, extent.key_dim};
+}
+
 /// Scores as `observed_rows` queries leave them: most entries get little attention, a few get much.
 inline void fill_scores(kvmeld::ledger_ref const& l) {
   std::uint32_t state = 7;
   for (std::uint32_t c = 0; c < l.channels.count; ++c) {
+    kvmeld::channel const& of = l.channels.at[c];
+    if (of.tag == kvmeld::channel_tag::learned_score) {  // computed once it is asked for
+      std::fill_n(l.channel_data[c], l.extent.slots(), of.initial);
+      continue;
+    }
     for (std::size_t i = 0; i < l.extent.slots(); ++i) {
       float const u = noise(state) + 1.001f;
       l.channel_data[c][i] = 0.01f / (u * u);

@@ -97,6 +97,7 @@ std::vector<std::string> const& known_methods() {
                                               "kvzip_plus",
                                               "learned",
                                               "learned_centroids",
+                                              "learned_leverage",
                                               "attention_matching",
                                               "leverage_fitted",
                                               "d2o",
@@ -246,7 +247,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
         keep_alone("--calibration", v);
       });
   add("--learned", "FILE",
-      "weights of python -m kvmeld.learn for the methods learned and learned_centroids [learned.safetensors "
+      "weights of python -m kvmeld.learn for methods with learned scores [learned.safetensors "
       "in "
       "the model's folder if there is one; else these methods are left out]",
       [&](auto const& v) { o.learned = some_path("--learned", v); });

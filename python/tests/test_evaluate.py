@@ -121,7 +121,7 @@ def test_the_full_cache_answers_as_the_model_does(judge, context):
         assert cache.get_seq_length() == len(context.tokens)
 
 
-@pytest.mark.parametrize("policy", sorted(set(kvmeld.policies()) - {"kvzap", "learned", "learned_centroids"}))
+@pytest.mark.parametrize("policy", sorted(set(kvmeld.policies()) - {"kvzap", "learned", "learned_centroids", "learned_leverage"}))
 def test_a_shared_reading_leaves_what_an_own_one_leaves(judge, context, policy):
     reading = judging.Reading(judge, context)
     shared, _ = reading.cache(policy, "head")
@@ -145,8 +145,18 @@ def test_a_shared_reading_leaves_what_an_own_one_leaves(judge, context, policy):
             assert (shared.cache.degrees(layer, 0, head) == own.cache.degrees(layer, 0, head)).all()
 
 
+@pytest.mark.parametrize("policy", ["leverage", "kvzip"])
+def test_with_one_plan_all_heads_keep_the_same_tokens(judge, context, policy):
+    cache, _ = judging.Reading(judge, context).cache(policy, judging.ONE_PLAN)
+    cache.compress(0.3)
+    kept = [cache.cache.positions(layer, 0, head).tolist() for layer in range(judge.layers)
+            for head in range(cache.cache.kv_heads)]
+    assert len(kept) == 4 and all(each == kept[0] for each in kept) and len(kept[0]) == int(0.3 * len(context.tokens))
+    assert cache.keys.shape[3] <= len(kept[0]) + judging.STEP, "the memory of all other tokens is given back"
+
+
 def test_rows_measure_the_full_cache_first_and_each_case(judge, context):
-    cases = [judging.Case(p, p, over, b) for p, over in (("snapkv", "head"), ("kvzip", "all_layers"), ("random", "head"))
+    cases = [judging.Case(p, p, over, b) for p, over in (("snapkv", "head"), ("kvzip", "all_layers"), ("random", "one_plan"))
              for b in (1.0, 0.3)]
     found = list(judge.rows(context, cases))
     assert [case for case, _ in found] == [judging.FULL, *cases]
@@ -202,8 +212,15 @@ def test_means_and_intervals():
     assert told.count("lost by b at 25% (100% of the full") == 3 and "0.2 s to observe" in told
     assert re.search(r"^b +25% \* +100%", report.table(s), re.M) and "| `a` | 50% | 0.75 (" in report.markdown(s)
     assert report.chart(s, "Title").count(b"<svg") == 1
+    # Of as few bytes, to a percent: the best on the front, and first the one that reads once where it loses little enough.
+    once = [{**row("once", 0.252, c, [1, c > 0]), "observe_ms": 0} for c in range(8)]
+    with_once = report.summarise(rows + once)
+    assert report.front(with_once) == [("b", "head", 0.25)]
+    told = report.verdict(with_once).split("\n")
+    assert all("lost by b at 25%" in line for line in told[:2])
+    assert "lost by once at 25% (94%" in told[2] and "to observe" not in told[2]
     assert "Nothing that was tried loses less than 1%" in report.verdict(report.summarise(rows[:16]))
-    assert "The full cache itself" not in told
+    assert "The full cache itself" not in report.verdict(s)
     unable = [row("full", 1.0, c, [c == 0, 0]) for c in range(8)]
     assert report.verdict(report.summarise(unable)).startswith("The full cache itself answers 6% of the questions")
 
@@ -223,12 +240,12 @@ def folder(tmp_path_factory, judge):
 
 def test_the_program_as_a_whole_goes_on_where_it_was_interrupted(folder, tmp_path, capsys):
     out = tmp_path / "rows.jsonl"
-    options = [str(folder), "--policies", "kvzip@all_layers,mine: score=key_norm select=top identify=evict_rest merge=drop,random",
+    options = [str(folder), "--policies", "kvzip@one_plan,mine: score=key_norm select=top identify=evict_rest merge=drop,random",
                "--budgets", "0.5,0.25", "--contexts", "2", "--tokens", str(TOKENS), "--out", str(out), "--chart",
                str(tmp_path / "c.svg"), "--json", str(tmp_path / "t.json")]
     found = program.main(options)["prompt"]
     told = capsys.readouterr().out
-    assert len(found) == 7 and "kvzip@all_layers" in told and "of the answers" in told
+    assert len(found) == 7 and "kvzip@one_plan" in told and "of the answers" in told
     lines = out.read_text().splitlines()
     assert len(lines) == 1 + 2 * 7 and (tmp_path / "c.svg").read_bytes().startswith(b"<?xml")
     assert len(json.loads((tmp_path / "t.json").read_text())["modes"]["prompt"]) == 7
@@ -249,7 +266,7 @@ def test_the_program_as_a_whole_goes_on_where_it_was_interrupted(folder, tmp_pat
 
 
 @pytest.mark.parametrize("arguments, told", [
-    (["--policies", "nothing"], "'nothing' at 0.5"), (["--policies", "snapkv@rows"], "over 'rows'"),
+    (["--policies", "nothing"], "'nothing' at 0.5"), (["--policies", "snapkv@rows"], "'rows'; it must be one of head, layer, all_layers, one_plan"),
     (["--policies", "chelsea@all_layers"], "'chelsea@all_layers'"), (["--modes", "prompt,all"], "'all'"),
     (["--budgets", "0"], "--budgets"), (["--budgets", "0.5,2"], "--budgets"), (["--tokens", "499"], "--tokens"),
     (["--text", "/nowhere"], "/nowhere"), (["--contexts", "0"], "--contexts"), (["--tokens", "400000"], "the texts hold"),

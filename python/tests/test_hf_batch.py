@@ -12,7 +12,8 @@ from kvmeld import hf  # noqa: E402
 from models import model_of, padded, read, tokens_of  # noqa: E402
 
 # Policies that the engine's own scores, a second reading or learned weights feed have tests of their own.
-FED = ("kvzap", "kvzip", "kvzip_centroids", "kvzip_plus", "attention_matching", "learned", "learned_centroids")
+FED = ("kvzap", "kvzip", "kvzip_centroids", "kvzip_plus", "attention_matching", "learned", "learned_centroids",
+       "learned_leverage")
 POLICIES = [name for name in kvmeld.policies() if name not in FED]
 GREEDY = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
 

@@ -58,7 +58,7 @@ TEST_CASE("every preset of the list can be read by its name, and makes sense") {
     CHECK(configuration_problem(policy).empty());
     CHECK(name_of_policy(policy) == name_of_policy(p.make(some_rope())));
   }
-  CHECK(names.size() == 36);
+  CHECK(names.size() == 37);
 }
 
 TEST_CASE("presets by name are the presets") {
@@ -181,6 +181,11 @@ TEST_CASE("rotations, where a score turns keys back") {
   // Scores that take keys as they lie, unless the text says how they rotate.
   CHECK(!score_of<score::leverage>("leverage").rope.active());
   CHECK(score_of<score::leverage>("leverage rope=half_split rope_base=5").rope.base == 5.0);
+  auto const both = score_of<score::blended<score::leverage, score::learned>>(
+      "learned_leverage rope=half_split rope_base=5 ridge=0.5");
+  CHECK(both.rope.base == 5.0);  // of learned
+  CHECK(!both.first.rope.active());
+  CHECK(both.first.ridge == 0.5f);
   using blend = score::blended<score::leverage, score::drop_error>;
   CHECK(!score_of<blend>("recommended").first.rope.active());
   CHECK(score_of<blend>("recommended rope=half_split rope_base=5").first.rope.base == 5.0);
@@ -222,7 +227,7 @@ TEST_CASE("policies that turn keys are told how, or refused") {
     CHECK(!compose::says_rope(p.name));
   }
   CHECK(turning == std::set<std::string>{"compactor", "expected_attention", "learned", "learned_centroids",
-                                         "triattention", "triattention_merging"});
+                                         "learned_leverage", "triattention", "triattention_merging"});
   CHECK(compose::says_rope("compactor rotary_dim=3"));
   CHECK(!compose::says_rope("rope"));
   // Every score: what the program tells reaches those that need it, and only those.

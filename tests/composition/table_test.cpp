@@ -40,7 +40,7 @@ bool meaningful(std::string const& score, std::string const& select, std::string
       score == "max_attention" || score == "distance_preference" || score == "redundancy" ||
       score == "drop_error" || score == "chunk_attention" || score == "leverage+chunk_attention" ||
       score == "root_mean_square" || score == "root_mean_square+queries" || score == "leverage+queries" ||
-      score == "learned" || score == "max_output" || score == "local*value";
+      score == "learned" || score == "leverage+learned" || score == "max_output" || score == "local*value";
   bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
                         (span && merge == "additive");
   if (orders && computes) return false;

@@ -107,7 +107,7 @@ TEST_CASE("options: refusals") {
         "criticalkv, "
         "knorm, lagkv, keydiff, leverage, expected_attention, triattention, rkv, dropkv, compactor, kvzip, "
         "kvzip_centroids, "
-        "kvzip_plus, learned, learned_centroids, "
+        "kvzip_plus, learned, learned_centroids, learned_leverage, "
         "attention_matching, leverage_fitted, d2o, cam, "
         "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat, recommended, keydiff_merging, "
         "leverage_merging, triattention_merging, rkv_merging, dropkv_merging, chelsea_probed, composed, "

@@ -192,6 +192,7 @@ TEST_CASE("how much of what stays depends on the cut, if each part is compressed
                                                 {"keepkv", 0.35},
                                                 {"learned", 0.95},
                                                 {"learned_centroids", 0.75},
+                                                {"learned_leverage", 0.75},
                                                 {"tova", 0.2}};
   dice r(2);
   for (named_policy const& named : read_once()) {

@@ -56,20 +56,22 @@ std::string parse(int argc, char** argv, options& o) {
       "of these, last tokens that stay as they are: a prompt that differs there goes on from the slot, one "
       "that differs before is computed anew [a quarter of the cells]",
       [&](auto const& v) { o.tail = count("--tail", v, 0, most); });
-  line.add("--policy", "NAME",
-           "a policy that needs no attention: learned, leverage, leverage_merging, keydiff, keydiff_merging, "
-           "knorm, "
-           "lagkv, streaming_llm, chelsea, or parts as in docs/c.md [learned with --learned, else leverage]",
-           [&](auto const& v) { o.policy = v; });
+  line.add(
+      "--policy", "NAME",
+      "a policy that needs no attention: learned_leverage, learned, leverage, leverage_merging, keydiff, "
+      "keydiff_merging, knorm, lagkv, streaming_llm, chelsea, or parts as in docs/c.md "
+      "[learned_leverage with --learned, else leverage]",
+      [&](auto const& v) { o.policy = v; });
   line.add("--learned", "FILE",
-           "what python -m kvmeld.learn wrote of the model: far more of a text is kept by such scores",
+           "what python -m kvmeld.learn wrote of the model: by such scores a quarter of the cells keeps half "
+           "as many facts again",
            [&](auto const& v) { o.learned = some_path("--learned", v); });
   line.add("--threads", "N", "threads, 0 for as many as the machine has [0]",
            [&](auto const& v) { o.threads = count("--threads", v, 0, 1024); });
   std::string help = line.parse(argc, argv);
   if (!help.empty()) return help;
   if (o.in.empty()) throw option_error("--in is missing; it must be a saved sequence.");
-  if (o.policy.empty()) o.policy = o.learned.empty() ? "leverage" : "learned";
+  if (o.policy.empty()) o.policy = o.learned.empty() ? "leverage" : "learned_leverage";
   if (!o.out.empty()) {
     if (o.kv_heads == 0 && o.gguf.empty()) {
       throw option_error(
@@ -133,9 +135,9 @@ kvmeld::compose::composed policy_of(options const& o, std::optional<llama_cpp::g
 }
 
 /// What was learned of the model, as llama.cpp keeps its keys.
-tiny_llama::learned_scores scores_of(std::string const& path, llama_cpp::gguf_model const& m) {
+tiny_llama::learned_scores scores_of(std::string const& path, llama_cpp::gguf_model const& m,
+                                     kvmeld::rope_params const& rotation) {
   tiny_llama::learned_scores out = tiny_llama::load_learned(path);
-  kvmeld::rope_params const rotation = m.rotation();
   // Weights are learned of a model of transformers, where pairs of Llama's channels are halves of a key.
   if (rotation.pairing == kvmeld::rope_pairing::interleaved) out.put_pairs_side_by_side();
   expect_of(out, path, {m.name, m.layers, m.kv_heads, m.key_dim, rotation});
@@ -165,7 +167,7 @@ int run(options const& o) {
   how.policy = policy_of(o, model, state, frequencies);
   tiny_llama::learned_scores scores;
   if (!o.learned.empty()) {
-    scores = scores_of(o.learned, *model);
+    scores = scores_of(o.learned, *model, rope_of(how.policy));
     set_learned(how.policy, scores.weights());
   }
   how.kv_heads = model ? model->kv_heads : o.kv_heads;

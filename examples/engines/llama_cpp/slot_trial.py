@@ -91,10 +91,10 @@ def main():
     parser.add_argument("--numbers", action="store_true")
     parser.add_argument("--policies", default="streaming_llm,knorm,lagkv,keydiff,leverage,leverage_merging,keydiff_merging,chelsea")
     parser.add_argument("--budgets", default="0.5,0.25")
-    parser.add_argument("--learned", help="what python -m kvmeld.learn wrote of the model; adds the policy learned")
+    parser.add_argument("--learned", help="what python -m kvmeld.learn wrote of the model; adds the policy learned_leverage")
     parser.add_argument("--tail", help="of kvmeld_slot")
     args = parser.parse_args()
-    names = args.policies.split(",") + (["learned"] if args.learned else [])
+    names = args.policies.split(",") + (["learned_leverage"] if args.learned else [])
     policies = [None] + [(p, b) for b in args.budgets.split(",") for p in dict.fromkeys(names)]
     sums = [dict.fromkeys(("facts", "asked", "right", "nats", "bytes"), 0) for _ in policies]
 

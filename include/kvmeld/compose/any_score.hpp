@@ -48,7 +48,8 @@ public:
                    score::blended<score::leverage, score::drop_error>, score::expected_attention,
                    score::given, score::learned, score::max_attention, score::distance_preference,
                    score::redundancy, score::drop_error, score::chunk_attention,
-                   score::blended<score::leverage, score::chunk_attention>, score::root_mean_square,
+                   score::blended<score::leverage, score::chunk_attention>,
+                   score::blended<score::leverage, score::learned>, score::root_mean_square,
                    score::keeping_queries<score::root_mean_square>, score::keeping_queries<score::local>,
                    score::keeping_queries<score::leverage>, score::max_output<float>,
                    score::by_chunk<score::local>, score::critical<score::local>>;

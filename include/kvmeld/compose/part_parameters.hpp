@@ -224,7 +224,8 @@ namespace detail {
 template <class F> void with_rope_of(composed& policy, F f) {
   policy.score.change([&](auto& score) {
     using type = std::decay_t<decltype(score)>;
-    if constexpr (std::is_same_v<type, score::expected_attention> || std::is_same_v<type, score::learned> ||
+    if constexpr (std::is_same_v<type, score::expected_attention> ||
+                  std::is_base_of_v<score::learned, type> ||
                   std::is_same_v<type, score::distance_preference>) {
       f(score.rope, true);
     } else if constexpr (std::is_same_v<type, score::blended<score::leverage, score::chunk_attention>>) {
@@ -241,7 +242,7 @@ template <class F> void with_rope_of(composed& policy, F f) {
 }  // namespace detail
 
 /// Whether the policy has to know how a model rotates queries and keys: its score is expected_attention,
-/// distance_preference, learned, or leverage in a blend with chunk_attention.
+/// distance_preference, learned (also in a blend), or leverage in a blend with chunk_attention.
 inline bool needs_rope(composed policy) {
   bool needs = false;
   detail::with_rope_of(policy, [&](rope_params const&, bool needed) { needs = needed; });
@@ -268,14 +269,19 @@ inline bool set_rope(composed& policy, rope_params const& rope) {
 }
 
 /// Whether the policy's score is learned, which a cache refuses until set_learned has told the weights.
-inline bool needs_learned(composed const& policy) { return policy.score.name() == score::learned::name; }
+inline bool needs_learned(composed policy) {
+  bool needs = false;
+  policy.score.change(
+      [&](auto& held) { needs = std::is_base_of_v<score::learned, std::decay_t<decltype(held)>>; });
+  return needs;
+}
 
-/// Gives the score learned the weights of a model; other scores stay as they are. Returns whether the policy
-/// has that score.
+/// Gives the score learned, alone or in a blend, the weights of a model; other scores stay as they are.
+/// Returns whether the policy has that score.
 inline bool set_learned(composed& policy, learned_weights const& weights) {
   bool found = false;
   policy.score.change([&](auto& score) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(score)>, score::learned>) {
+    if constexpr (std::is_base_of_v<score::learned, std::decay_t<decltype(score)>>) {
       score.weights = weights;
       found = true;
     }

@@ -9,7 +9,9 @@
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/learned.hpp>
+#include <kvmeld/score/leverage.hpp>
 #include <kvmeld/select/top.hpp>
 
 namespace kvmeld {
@@ -41,6 +43,22 @@ inline type with_weights(learned_weights const& weights, rope_params const& rope
   return {{weights, rope}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace learned
+
+/// Evicts by score::learned and Compactor's leverage of keys as they lie, which count alike. For engines
+/// whose heads share one plan (plan_scope::all_layers), where no head can keep what it alone needs: there
+/// leverage tells which tokens are of their own, and the blend keeps more than either score
+/// (docs/engines/llama_cpp.md).
+namespace learned_leverage {
+/// The parts.
+using type =
+    policy<score::blended<score::leverage, score::learned>, select::top, identify::evict_rest, merge::drop>;
+/// As learned::with_weights.
+inline type with_weights(learned_weights const& weights, rope_params const& rope,
+                         quantity recents = quantity::at_most(16, 0.125),
+                         quantity sinks = quantity::at_most(4, 0.125)) {
+  return {{{}, {weights, rope}}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace learned_leverage
 
 }  // namespace preset
 }  // namespace KVMELD_ABI

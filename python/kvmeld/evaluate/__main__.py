@@ -25,8 +25,8 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="python -m kvmeld.evaluate", description=about, epilog="""A policy is a name of
         kvmeld.policies(), 'random', or a text of parts, such as 'score=key_difference select=top identify=chunked_bipartite
-        merge=degree_weighted'. '@layer' or '@all_layers' behind it lets these tracks share a budget; 'NAME: TEXT' gives it a
-        name in the table. A second start with the same --out goes on where the first one ended.""")
+        merge=degree_weighted'. '@layer' or '@all_layers' behind it lets these tracks share a budget, '@one_plan' lets all heads
+        keep the same tokens, as engines with one block table need it; 'NAME: TEXT' gives it a name in the table. A second start with the same --out goes on where the first one ended.""")
     add_options(parser, "prose to read, UTF-8 [the pages of Python's help()]")
     parser.add_argument("--policies", help=f"separated by commas [{','.join(POLICIES)}, and where scores were learned {LEARNED}]")
     parser.add_argument("--budgets", type=_program.listed(_program.number(1e-4, 1)), default=[0.5, 0.25, 0.12],
@@ -39,8 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=_program.whole(0, 10**9), default=0, help="number of the first context [0]")
     parser.add_argument("--tokens", type=_program.whole(500, 1 << 22), default=1400, help="of a context [1400]")
     parser.add_argument("--seed", type=_program.whole(0, 2**63 - 1), default=1, help="[1]")
-    parser.add_argument("--learned", metavar="FILE", help="what python -m kvmeld.learn has learned of the model, for the policies"
-                        " 'learned' and 'learned_centroids' [what comes with kvmeld, if it is of this model]")
+    parser.add_argument("--learned", metavar="FILE", help="what python -m kvmeld.learn has learned of the model, for policies"
+                        " with learned scores [what comes with kvmeld, if it is of this model]")
     parser.add_argument("--kvpress", nargs="?", const="all", metavar="NAMES", help="judge presses of NVIDIA's kvpress as well: all"
                         " that need no download, or those of these names, separated by commas")
     parser.add_argument("--out", type=_program.output_path, help="rows, a line of JSON each; the next start goes on from there")
@@ -89,17 +89,17 @@ class Rows:
 
 def _cases(parser: argparse.ArgumentParser, o: argparse.Namespace, judge: Any) -> list[Any]:
     """What the policies and budgets of the command line ask for; refuses what cannot run before anything does."""
-    from kvmeld.evaluate.judge import RANDOM, Case
+    from kvmeld.evaluate.judge import ONE_PLAN, RANDOM, Case
 
-    cases = []
+    cases, known = [], [*_SCOPES, ONE_PLAN]
     for text in o.policies.split(","):
         text = text.strip()
         name, _, parts = text.rpartition(": ")
         parts, _, over = parts.partition("@")
         over = over or o.over
         name = name or parts
-        if over not in _SCOPES:
-            parser.error(f"argument --policies: '{text}' shares budgets over '{over}'; it must be one of {', '.join(_SCOPES)}")
+        if over not in known:
+            parser.error(f"argument --policies: '{text}' shares budgets over '{over}'; it must be one of {', '.join(known)}")
         if parts == "full":
             continue
         for budget in o.budgets:

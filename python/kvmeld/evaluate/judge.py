@@ -25,6 +25,7 @@ MODES = {
 }
 RANDOM = "random"  # a policy that keeps entries at random
 _RANDOM_PARTS = "score=given select=top identify=evict_rest merge=drop"
+ONE_PLAN = "one_plan"  # in place of tracks that share a budget: all heads of all layers keep the same tokens
 REPEAT = "\n\nRepeat the text above, word for word."  # what a second reading begins with
 PART, SECOND = 512, 2048  # tokens of a part of a prompt, and of a pass of a second reading
 STEP = 64  # tokens between two compressions of an answer
@@ -34,7 +35,8 @@ SINGLY = 8  # tokens that are read one by one, for their speed
 
 @dataclass(frozen=True)
 class Case:
-    """A policy, by its name in the table and its text, the tracks that share a budget, and the budget as a share."""
+    """A policy, by its name in the table and its text, the tracks that share a budget (or ONE_PLAN), and the budget as a
+    share."""
 
     name: str
     policy: str
@@ -201,7 +203,8 @@ class Judge:
 
     def cache(self, policy: str, over: str = "head", budget: Any = None, interval: int = STEP) -> KVMeldCache:
         text = _RANDOM_PARTS if policy == RANDOM else policy
-        return KVMeldCache(self.model, text, budget, interval=interval, over=over, floor=self.floor,
+        over, scope = ("head", "all_layers") if over == ONE_PLAN else (over, "head")
+        return KVMeldCache(self.model, text, budget, interval=interval, over=over, floor=self.floor, scope=scope,
                            threads=self.threads, learned=self.learned)
 
     def check(self, policy: str, over: str, budget: float, tokens: int) -> None:
