@@ -271,7 +271,14 @@ KVMELD_ENTRY void pack_halves(std::uint16_t* to, std::uint16_t const* from, std:
   pack_any(to, from, bits, n);
 }
 
-/// See host_kernels.hpp. Rounds as the generic loop does.
+/// Rotates pairs (x, y). Rounds as the generic loop does.
+template <class Vector> KVMELD_SIMD void turn(Vector& x, Vector& y, Vector cosine, Vector sine) {
+  Vector const turned = settled(x * cosine) - settled(y * sine);
+  y = settled(x * sine) + settled(y * cosine);
+  x = turned;
+}
+
+/// See host_kernels.hpp.
 KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, std::uint32_t pairs,
                            std::uint32_t apart, rotation_run& run) {
   float c[rotation_run::most] = {}, s[rotation_run::most] = {};
@@ -279,10 +286,7 @@ KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, 
     for (std::uint32_t p = 0; p < pairs; p += double_width) {
       doubles x = load_doubles(run.cosine + p), y = load_doubles(run.sine + p);
       if (i > 0) {
-        doubles const a = load_doubles(run.step_cosine + p), b = load_doubles(run.step_sine + p);
-        doubles const turned = settled(x * a) - settled(y * b);
-        y = settled(x * b) + settled(y * a);
-        x = turned;
+        turn(x, y, load_doubles(run.step_cosine + p), load_doubles(run.step_sine + p));
         store_doubles(run.cosine + p, x);
         store_doubles(run.sine + p, y);
       }
@@ -294,9 +298,10 @@ KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, 
       float* const row = rows + std::size_t{i} * dim + (apart == 1 ? 2 * p : p);
       floats const cosine = load(c + p), sine = load(s + p);
       if (apart != 1 && n == width) {
-        floats const x = load(row), y = load(row + apart);
-        store(row, settled(x * cosine) - settled(y * sine));
-        store(row + apart, settled(x * sine) + settled(y * cosine));
+        floats x = load(row), y = load(row + apart);
+        turn(x, y, cosine, sine);
+        store(row, x);
+        store(row + apart, y);
         continue;
       }
       std::uint32_t const next = apart == 1 ? 2 : 1;  // from a pair to the next
@@ -305,9 +310,10 @@ KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, 
         first[j] = row[j * next];
         second[j] = row[j * next + apart];
       }
-      floats const x = load(first), y = load(second);
-      store(first, settled(x * cosine) - settled(y * sine));
-      store(second, settled(x * sine) + settled(y * cosine));
+      floats x = load(first), y = load(second);
+      turn(x, y, cosine, sine);
+      store(first, x);
+      store(second, y);
       for (std::uint32_t j = 0; j < n; ++j) {
         row[j * next] = first[j];
         row[j * next + apart] = second[j];

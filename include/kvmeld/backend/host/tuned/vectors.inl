@@ -94,7 +94,7 @@ KVMELD_SIMD floats multiply_add(floats a, floats b, floats c) {
 }
 
 /// Returns x. Compilers neither fuse nor regroup operations across it.
-KVMELD_SIMD floats settled(floats x) {
+template <class Vector> KVMELD_SIMD Vector settled(Vector x) {
 #if defined(KVMELD_TUNED_X86)
   asm("" : "+v"(x));
 #else
@@ -113,14 +113,6 @@ KVMELD_SIMD doubles load_doubles(double const* p) { return *reinterpret_cast<loo
 KVMELD_SIMD void store_doubles(double* p, doubles x) { *reinterpret_cast<loose_doubles*>(p) = x; }
 KVMELD_SIMD void store_as_floats(float* p, doubles x) {
   *reinterpret_cast<loose_narrow*>(p) = __builtin_convertvector(x, narrow_floats);
-}
-KVMELD_SIMD doubles settled(doubles x) {
-#if defined(KVMELD_TUNED_X86)
-  asm("" : "+v"(x));
-#else
-  asm("" : "+w"(x));
-#endif
-  return x;
 }
 
 /// a * b + c, rounded twice as in the generic loops, even if the compiler may fuse.
