@@ -2,27 +2,37 @@
 
 #include "error.hpp"
 #include "json_text.hpp"
+#include "output_file.hpp"
 #include "safetensors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <map>
+#include <cstring>
+#include <utility>
 
 namespace tiny_llama {
 namespace {
 
-constexpr char const* features = "key, key squared, log(1 + position), 1";
+constexpr char const *format = "1", *features = "key, key squared, log(1 + position), 1";
+
+constexpr std::pair<char const*, kvmeld::rope_pairing> pairings[] = {
+    {"none", kvmeld::rope_pairing::none},
+    {"half_split", kvmeld::rope_pairing::half_split},
+    {"interleaved", kvmeld::rope_pairing::interleaved}};
 
 kvmeld::rope_pairing pairing_of(std::string const& path, std::string const& name) {
-  using kvmeld::rope_pairing;
-  static std::map<std::string, rope_pairing> const known{{"none", rope_pairing::none},
-                                                         {"half_split", rope_pairing::half_split},
-                                                         {"interleaved", rope_pairing::interleaved}};
-  auto const found = known.find(name);
-  if (found == known.end())
-    throw model_error(path, "rope is " + in_quotes(name) + "; it must be none, half_split or interleaved");
-  return found->second;
+  for (auto const& known : pairings) {
+    if (name == known.first) return known.second;
+  }
+  throw model_error(path, "rope is " + in_quotes(name) + "; it must be none, half_split or interleaved");
+}
+
+std::string name_of(kvmeld::rope_pairing pairing) {
+  for (auto const& known : pairings) {
+    if (pairing == known.second) return known.first;
+  }
+  return {};
 }
 
 std::vector<float> numbers_of(std::string const& path, std::string const& text) {
@@ -90,7 +100,7 @@ learned_scores load_learned(std::string const& path) {
     auto const found = file.metadata().find(name);
     if (found == file.metadata().end())
       throw model_error(path, std::string("its header has no ") + in_quotes(name) +
-                                  "; it must be a file of python -m kvmeld.learn");
+                                  "; it must be a file of kvmeld_learn or python -m kvmeld.learn");
     return found->second;
   };
   auto const expect = [&](char const* name, std::string const& wanted) {
@@ -98,7 +108,7 @@ learned_scores load_learned(std::string const& path) {
     if (is == wanted) return;
     throw model_error(path, std::string(name) + " is " + in_quotes(is) + "; it must be " + in_quotes(wanted));
   };
-  expect("kvmeld.learned", "1");
+  expect("kvmeld.learned", format);
   expect("features", features);
   learned_scores out;
   out.pairing = pairing_of(path, said("rope"));
@@ -120,6 +130,33 @@ learned_scores load_learned(std::string const& path) {
   }
   out.floats = file.read("weights", shape);
   return out;
+}
+
+void save_learned(learned_scores const& scores, std::vector<float> const& keys,
+                  std::map<std::string, std::string> const& about, std::string const& path) {
+  nlohmann::ordered_json header;
+  nlohmann::ordered_json& said = header["__metadata__"];
+  for (auto const& [name, text] : about) said[name] = text;
+  said["kvmeld.learned"] = format;
+  said["features"] = features;
+  said["rope"] = name_of(scores.pairing);
+  said["frequencies"] = json(scores.frequencies).dump();
+  std::string body;
+  auto const add = [&](char const* name, std::vector<float> const& floats, std::size_t of_track) {
+    std::size_t const begin = body.size(), bytes = floats.size() * sizeof(float);
+    header[name] = {{"dtype", "F32"},
+                    {"shape", {scores.layers, scores.kv_heads, of_track}},
+                    {"data_offsets", {begin, begin + bytes}}};
+    body.resize(begin + bytes);
+    std::memcpy(&body[begin], floats.data(), bytes);
+  };
+  add("weights", scores.floats, kvmeld::learned_weights::floats(scores.key_dim));
+  if (!keys.empty()) add("keys", keys, scores.key_dim);
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i) & 0xff);
+  write_file(path, length + text + body);
 }
 
 }  // namespace tiny_llama

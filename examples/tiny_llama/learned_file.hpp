@@ -1,11 +1,12 @@
-// What a score has learned of a model, as python -m kvmeld.learn writes it: safetensors, whose header says
-// how keys rotate.
+// What a score has learned of a model, as kvmeld_learn and python -m kvmeld.learn write it: safetensors,
+// whose header says how keys rotate.
 #pragma once
 
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/learned.hpp>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -39,5 +40,13 @@ void expect_of(learned_scores const& scores, std::string const& path, learned_mo
 
 /// Reads a file. Throws model_error for what is none.
 learned_scores load_learned(std::string const& path);
+
+/// The token whose keys tell models apart, where it stands alone.
+constexpr int token_of_keys = 100;
+
+/// Writes a file. keys: [layers][kv_heads][key_dim] that the model makes of token_of_keys at position 0;
+/// empty if it has no such token. about: what the header says beside. Throws std::runtime_error.
+void save_learned(learned_scores const& scores, std::vector<float> const& keys,
+                  std::map<std::string, std::string> const& about, std::string const& path);
 
 }  // namespace tiny_llama

@@ -3,6 +3,7 @@
 
 #include <kvmeld/calibrate/allot.hpp>
 #include <kvmeld/calibrate/calibration.hpp>
+#include <kvmeld/calibrate/learned_fit.hpp>
 #include <kvmeld/calibrate/outlier_heads.hpp>
 #include <kvmeld/calibrate/query_means.hpp>
 #include <kvmeld/calibrate/thresholds.hpp>

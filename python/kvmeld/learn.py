@@ -8,7 +8,6 @@ import importlib
 import inspect
 import math
 import random
-import re
 from typing import Any, Callable, Iterable, NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -69,13 +68,15 @@ def learning_text() -> str:
 
 def _passages(tokens: Callable[[str], list[int]], text: str, count: int, length: int, seed: int) -> Iterable[list[int]]:
     """Stretches of neighbouring paragraphs, from random places of the text."""
-    paragraphs = [p.strip("\n") for p in re.split(r"\n\s*\n", text) if p.strip()]
+    from kvmeld.evaluate.tasks import paragraphs_of
+
+    paragraphs, between = paragraphs_of(text, length)
     rng = random.Random(seed)
     for number in range(count):
         share = (number * 0.6180339887 + rng.random() / count) % 1  # stretches far from each other, for any count
         at, body = int(share * 0.9 * len(paragraphs)), []
         while at < len(paragraphs) and len(body) < length:
-            body += tokens(("\n\n" if body else "") + paragraphs[at])
+            body += tokens((between if body else "") + paragraphs[at])
             at += 1
         if len(body) >= min(length, 64):
             yield body[:length]
@@ -171,7 +172,7 @@ def learn(
     text: Optional[str] = None,
     *,
     passages: int = 24,
-    tokens: int = 1024,
+    tokens: Optional[int] = None,
     seed: int = 1,
     called: str = "",
     progress: Optional[Callable[[int, int], None]] = None,
@@ -183,10 +184,11 @@ def learn(
     is chosen by every fifth passage, from which the report comes; then it is fitted to all of them. Memory does not grow with
     the number of passages. The same arguments give the same weights on the same machine.
 
-    model, tokenizer: of transformers, in host memory or on one device. passages, tokens: how many, and how long. called: what
-    the file is to call the model. progress: is called with the passages done, and their number.
+    model, tokenizer: of transformers, in host memory or on one device. passages, tokens: how many, and how long (None: 1,024, or
+    as many as the model has positions for when it reads them twice). called: what the file is to call the model. progress: is called with the passages done, and their number.
 
-    Raises ValueError for models that KVMeldCache refuses, for those whose rotation is unknown, and for a text that is too short.
+    Raises ValueError for models that KVMeldCache refuses, for those whose rotation is unknown, for passages that are longer than
+    the model has positions for, and for a text that is too short.
     """
     import torch
     import transformers
@@ -202,6 +204,12 @@ def learn(
     wanted = learning_text() if text is None else text
     sums, held, kept = _Sums(), _Sums(), []
     opening = judge.dialogue.tokens(judge.dialogue.opening)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+    most = (positions - len(opening) - len(judge.repeat)) // 2
+    if tokens is not None and tokens > most:
+        raise ValueError(f"learn: tokens is {tokens}; it must be at most {most}: the model has {positions} positions, and reads a"
+                         " passage twice")
+    tokens = min(most, 1024) if tokens is None else tokens
     read = list(_passages(judge.dialogue.tokens, wanted, passages, tokens, seed))
     if len(read) < HELD_OUT:
         raise ValueError(f"learn: the text holds {len(read)} passages; it must hold at least {HELD_OUT}")
@@ -268,7 +276,8 @@ def _parser() -> argparse.ArgumentParser:
                 " their source]")
     parser.add_argument("--out", type=_program.output_path, required=True, help="the file to write, FILE.safetensors")
     parser.add_argument("--passages", type=_program.whole(5, 10**6), default=24, help="[24]")
-    parser.add_argument("--tokens", type=_program.whole(64, 1 << 20), default=1024, help="of a passage [1024]")
+    parser.add_argument("--tokens", type=_program.whole(64, 1 << 20),
+                        help="of a passage [1024, or what the model has positions for when it reads it twice]")
     parser.add_argument("--seed", type=_program.whole(0, 2**63 - 1), default=1, help="[1]")
     parser.add_argument("--chart", type=_program.output_path, help="how well each head is predicted, as SVG")
     return parser

@@ -97,6 +97,15 @@ def test_a_text_that_is_too_short_is_refused(judge):
         tasks.contexts(judge.dialogue, "One line.\n\nAnother.", 1, 500, 1)
 
 
+@pytest.mark.parametrize("between", ["\n", " "])
+def test_a_text_without_empty_lines_is_read_by_lines_or_sentences(judge, between):
+    said = [f"Page {n} tells of the {n * 7}th of {n + 3} things that its writer heard of on the way to the sea in that year, and of"
+            " nothing else that matters to whoever reads it now." for n in range(400)]
+    for c in tasks.contexts(judge.dialogue, between.join(said), 3, TOKENS, 5):
+        assert 0.5 * TOKENS < len(c.tokens) <= TOKENS
+        assert len(c.texts) > 4 and len(c.questions) == len(tasks.TASKS) * tasks.ASKED and c.copies
+
+
 def test_models_without_a_template_get_paragraphs():
     d = tasks.Dialogue(tokenizer_of(None))
     q = d.question("where", "Where?", "It is", "here")

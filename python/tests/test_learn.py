@@ -76,6 +76,19 @@ def test_learning_is_the_same_twice_and_says_how_well_it_fits(model, found):
 def test_texts_that_are_too_short_are_refused(model):
     with pytest.raises(ValueError, match="at least 5"):
         learn.learn(model, tokenizer_of(), "One paragraph.", passages=6, tokens=200)
+    most = model.config.max_position_embeddings
+    with pytest.raises(ValueError, match=f"tokens is {most}; it must be at most .* the model has {most} positions"):
+        learn.learn(model, tokenizer_of(), passages=6, tokens=most)
+
+
+@pytest.mark.parametrize("between", ["\n\n", "\n", " "])
+def test_passages_are_from_all_over_the_text_however_it_is_written(between):
+    said = [f"Sentence {n} tells of the {n * 7}th of {n + 3} things that it knows." for n in range(2000)]
+    passages = list(learn._passages(lambda text: list(text.encode()), between.join(said), 8, 400, 1))
+    assert len({bytes(p) for p in passages}) == 8 and {len(p) for p in passages} == {400}
+    begins = sorted(int(bytes(p).split()[1]) for p in passages)
+    assert begins[0] < 300 and begins[-1] > 1400, begins
+    assert bytes(passages[0]) in between.join(said).encode()
 
 
 def test_a_cache_of_what_was_learned(model, found, tmp_path):

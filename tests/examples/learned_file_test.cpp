@@ -3,6 +3,7 @@
 
 #include "error.hpp"
 #include "learned_file.hpp"
+#include "safetensors.hpp"
 
 #include <kvmeld/kvmeld.hpp>
 
@@ -169,8 +170,9 @@ TEST_CASE("learned scores: refusals") {
   for (char const* wrong : {"[1, null]", "[1, 1e99]", "{\"a\": 1}"})
     CHECK(test::has(saying("frequencies", wrong), "frequencies hold "));
   CHECK(test::has(saying("frequencies", "[1,"), "frequencies is not valid JSON"));
-  CHECK(test::has(loading(at("/__metadata__"), json::object()),
-                  "its header has no 'kvmeld.learned'; it must be a file of python -m kvmeld.learn"));
+  CHECK(test::has(
+      loading(at("/__metadata__"), json::object()),
+      "its header has no 'kvmeld.learned'; it must be a file of kvmeld_learn or python -m kvmeld.learn"));
   CHECK(test::has(loading(at("/__metadata__/rope"), 3), "__metadata__ holds 3; texts are needed"));
   CHECK(
       test::has(loading(at("/weights/shape"), {6, 10}), "weights have another shape than [layers, kv_heads"));
@@ -182,6 +184,33 @@ TEST_CASE("learned scores: refusals") {
   std::string const path = folder.write("x", test::with_header(other.dump(), body()));
   CHECK(test::has(test::refusal<tiny_llama::model_error>([&] { tiny_llama::load_learned(path); }),
                   "it has no tensor weights"));
+}
+
+TEST_CASE("learned scores: what is written is read again, and by any reader of safetensors") {
+  test::temporary_folder const folder;
+  tiny_llama::learned_scores scores;
+  scores.layers = 2;
+  scores.kv_heads = 3;
+  scores.key_dim = 4;
+  for (int i = 0; i < 60; ++i) scores.floats.push_back(static_cast<float>(i) / 7);
+  std::vector<float> const keys(24, 0.5f);
+  std::string const path = folder.write("x.safetensors", "");
+  for (auto const pairing :
+       {kvmeld::rope_pairing::none, kvmeld::rope_pairing::half_split, kvmeld::rope_pairing::interleaved}) {
+    scores.pairing = pairing;
+    scores.frequencies =
+        pairing == kvmeld::rope_pairing::none ? std::vector<float>{} : std::vector<float>{1.0f, 0.1f};
+    tiny_llama::save_learned(scores, keys, {{"model", "of \"quotes\""}}, path);
+    tiny_llama::learned_scores const read = tiny_llama::load_learned(path);
+    CHECK(read.floats == scores.floats);
+    CHECK(read.frequencies == scores.frequencies);
+    CHECK(read.pairing == pairing);
+    tiny_llama::safetensors_file const file(path);
+    CHECK(file.read("keys", {2, 3, 4}) == keys);
+    CHECK(file.metadata().at("model") == "of \"quotes\"");
+  }
+  tiny_llama::save_learned(scores, {}, {}, path);
+  CHECK(!tiny_llama::safetensors_file(path).contains("keys"));
 }
 
 }  // namespace learned_file_cases

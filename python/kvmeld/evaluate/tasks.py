@@ -141,8 +141,15 @@ def _facts(rng: random.Random) -> tuple[list[tuple[str, int]], list[tuple[str, s
     return said, chosen
 
 
-def _paragraphs(text: str) -> list[str]:
-    return [p.strip("\n") for p in re.split(r"\n\s*\n", text) if p.strip()]
+def paragraphs_of(text: str, tokens: int) -> tuple[list[str], str]:
+    """The paragraphs of a text, and what stands between them: an empty line. If most of the text is then in paragraphs that are
+    longer than `tokens` tokens, as where there are no empty lines, its lines take their place; if those are too long, its
+    sentences."""
+    for cut, between in ((r"\n\s*\n", "\n\n"), (r"\n", "\n"), (r"(?<=[.!?])\s+", " ")):
+        paragraphs = [p.strip("\n") for p in re.split(cut, text) if p.strip()]
+        if sum(len(p) for p in paragraphs if len(p) > 4 * tokens) <= len(text) / 2:  # a token is about 4 characters
+            break
+    return paragraphs, between
 
 
 def contexts(
@@ -150,7 +157,7 @@ def contexts(
 ) -> list[Context]:
     """`count` contexts of about `tokens` tokens, from number `first` on. They begin at equal distances in the text, each at
     a random paragraph of its stretch. Raises ValueError if the text is too short."""
-    paragraphs = _paragraphs(text)
+    paragraphs, between = paragraphs_of(text, tokens)
     sizes = [len(ids) + 1 for ids in dialogue.tokenizer(paragraphs, add_special_tokens=False)["input_ids"]]
     need, total = tokens + READ_ON + 64, sum(sizes)
     if total < need + max(sizes, default=0):
@@ -165,11 +172,11 @@ def contexts(
     for number in range(first, first + count):
         rng = random.Random(f"{seed} {number}")
         share = ((number * 0.6180339887) % 1 + rng.random() / 8) % 1  # stretches far from each other, for any count
-        made.append(_context(dialogue, paragraphs, sizes, starts[int(share * len(starts))], tokens, rng, number))
+        made.append(_context(dialogue, paragraphs, between, sizes, starts[int(share * len(starts))], tokens, rng, number))
     return made
 
 
-def _context(dialogue: Dialogue, paragraphs: Sequence[str], sizes: Sequence[int], start: int, tokens: int,
+def _context(dialogue: Dialogue, paragraphs: Sequence[str], between: str, sizes: Sequence[int], start: int, tokens: int,
              rng: random.Random, number: int) -> Context:
     said, asked = _facts(rng)
     facts = sum(len(dialogue.tokens(" " + statement)) for statement, _ in said)
@@ -182,8 +189,8 @@ def _context(dialogue: Dialogue, paragraphs: Sequence[str], sizes: Sequence[int]
     ends = [i for i, p in enumerate(body) if p.endswith((".", ":", "!", "?"))] or list(range(len(body)))
     for statement, turn in sorted(said, key=lambda s: s[1]):  # equal turns keep the order in which they were stated
         whole[ends[turn * len(ends) // 100]] += " " + statement
-    prompt = dialogue.tokens(dialogue.opening + "\n\n".join(whole))
-    after = dialogue.tokens("\n\n" + "\n\n".join(paragraphs[end : end + READ_ON]))[: READ_ON + 1]
+    prompt = dialogue.tokens(dialogue.opening + between.join(whole))
+    after = dialogue.tokens(between + between.join(paragraphs[end : end + READ_ON]))[: READ_ON + 1]
     context = Context(number, prompt, len(dialogue.tokens(dialogue.opening)), after, whole)
     context.questions = [dialogue.question(*q) for q in asked]
     long = [p for p in body if len(dialogue.tokens(p)) > GIVEN + COPIED and len(p.split()) > 20]
