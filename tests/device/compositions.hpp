@@ -3,12 +3,15 @@
 
 #include "support/brief.hpp"
 #include "support/compositions.hpp"
+#include "support/learned.hpp"
 #include "twins.hpp"
 
 #include <kvmeld/compose/composed.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace device_test {
 
@@ -34,9 +37,32 @@ template <class Device> struct same_composed {
   }
 };
 
+/// Learned scores, whose weights lie where the policy reads them. They do not count positions, whose
+/// logarithm is another one in its last bit.
+template <class Device> void same_learned(Device const& device) {
+  kvmeld::learned_weights near = support::some_weights(extent), there = near;
+  std::size_t const of_track = kvmeld::learned_weights::floats(extent.key_dim);
+  std::vector<float> weights(near.data, near.data + near.size());
+  for (std::size_t i = of_track - 2; i < weights.size(); i += of_track) weights[i] = 0.0f;
+  typename Device::template array<float> const far_weights(weights);
+  near.data = weights.data();
+  there.data = far_weights.data();
+  auto const made = [](kvmeld::learned_weights const& w, bool centroids) {
+    auto const evicting = kvmeld::preset::learned::with_weights(w, {}, kvmeld::quantity::entries(3));
+    return centroids ? kvmeld::compose::composed_of(kvmeld::preset::with_centroids(evicting))
+                     : kvmeld::compose::composed_of(evicting);
+  };
+  for (bool const centroids : {false, true}) {
+    auto const far = made(there, centroids);
+    same_life<typename Device::bfloat16>(device, centroids ? "learned, centroids" : "learned",
+                                         made(near, centroids), 0, kvmeld::tuning::off, short_life, &far);
+  }
+}
+
 template <class Device> void compositions(Device const& device) {
   made_for const now(small);
   std::uint64_t turn = support::test_run() % 4;  // a slow device tries another quarter in every run
+  same_learned(device);
   same_composed<Device> const same{device, &turn};
   support::each_preset(same);
   support::each_ems_preset(same);

@@ -2,21 +2,24 @@
 // many blocks share a track.
 #pragma once
 
+#include "support/learned.hpp"
 #include "twins.hpp"
 
 namespace device_test {
 
 /// Scores of the tracks of one sequence with a few rows that are no numbers, on both sides.
-template <class Device> class scored_tracks {
+template <class Device, class Policy = kvmeld::preset::h2o::type> class scored_tracks {
 public:
   using element = typename Device::bfloat16;
-  using policy_type = kvmeld::preset::h2o::type;
   static constexpr std::uint32_t queries = 37, length = 330;
 
-  explicit scored_tracks(Device const& device)
-      : pair_(device, kvmeld::preset::h2o::defaults(), 41, kvmeld::tuning::on) {
+  /// far: the device's policy, where it reads memory.
+  explicit scored_tracks(Device const& device, Policy const& policy = kvmeld::preset::h2o::defaults(),
+                         Policy const* far = nullptr)
+      : pair_(device, policy, 41, kvmeld::tuning::on, usual_limits<Policy>(), far) {
     pair_.both([&](auto& c) { c.open(0, length); });
-    pair_.observe(0, 4);
+    if (kvmeld::channels_of(policy.score).at[0].tag == kvmeld::channel_tag::accumulated_attention)
+      pair_.observe(0, 4);
     for (std::uint32_t i : {0u, 77u, length - 40}) {
       std::size_t const at = pair_.host().ledger().at(kvmeld::make_track(extent, 0, 0, 1), i);
       flags_.assign(pair_.host().ledger().flags, pair_.host().ledger().flags + extent.slots());
@@ -29,7 +32,9 @@ public:
       shown_.push_back(2.0f * n.uniform());
   }
 
-  template <class Score> void check(char const* name, Score const& score) {
+  template <class Score> void check(char const* name, Score const& score) { check(name, score, score); }
+  /// far: the device's.
+  template <class Score> void check(char const* name, Score const& score, Score const& far) {
     CAPTURE(std::string(name));
     std::uint32_t const tracks = extent.kv_heads;
     std::vector<float> const table = table_of(score);
@@ -56,11 +61,12 @@ public:
     far_flags_ = far_flags.data();
     auto const there = [&](std::uint32_t first, std::uint32_t count) {
       far_scores.put(std::vector<float>(here.size(), -77.0f));
-      run(device, pair_.device(), score, far_table.data(), far_states.data(), far_sequences.data(),
+      run(device, pair_.device(), far, far_table.data(), far_states.data(), far_sequences.data(),
           far_scores.data(), far_room.data(), first, count);
       pair_.settle();
       return far_scores.get();
     };
+    std::vector<float> const alone[] = {there(0, 1), there(1, 1)};  // each gets several blocks
     std::vector<float> const all = there(0, tracks);
     float largest = 0.0f;
     for (std::size_t i = 0; i < here.size(); ++i) {
@@ -75,10 +81,9 @@ public:
       off += std::abs(x) < 1e30f ? std::abs(x - y) > 1e-4f * largest : std::memcmp(&x, &y, sizeof x) != 0;
     }
     CHECK(off == 0);
-    for (std::uint32_t track : {0u, 1u}) {  // alone, so that it gets several blocks
-      std::vector<float> const alone = there(track, 1);
-      CHECK(std::memcmp(alone.data(), all.data() + std::size_t{track} * extent.capacity,
-                        length * sizeof(float)) == 0);
+    for (std::size_t track : {0, 1}) {
+      CHECK(std::memcmp(alone[track].data(), all.data() + track * extent.capacity, length * sizeof(float)) ==
+            0);
     }
   }
 
@@ -121,7 +126,7 @@ private:
                  wave);
   }
 
-  twins<Device, element, policy_type> pair_;
+  twins<Device, element, Policy> pair_;
   std::vector<std::uint8_t> flags_;
   std::uint8_t* far_flags_ = nullptr;
   std::vector<float> shown_;
@@ -150,6 +155,16 @@ template <class Device> void row_scores(Device const& device) {
   tracks.check("dropkv, keys unrotated", rotated);
   tracks.check("criticalkv", critical);
   tracks.check("recommended", kvmeld::preset::recommended::for_budget().score);
+
+  kvmeld::learned_weights const near = support::some_weights(extent);
+  typename Device::template array<float> const weights(
+      std::vector<float>(near.data, near.data + near.size()));
+  kvmeld::learned_weights there = near;
+  there.data = weights.data();
+  auto const here = kvmeld::preset::learned::with_weights(near, rope),
+             far = kvmeld::preset::learned::with_weights(there, rope);
+  scored_tracks<Device, kvmeld::preset::learned::type>(device, here, &far)
+      .check("learned", here.score, far.score);
 }
 
 }  // namespace device_test
