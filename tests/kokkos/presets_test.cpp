@@ -2,6 +2,9 @@
 #include "same_on_all_teams.hpp"
 
 #include "support/compositions.hpp"
+#include "support/learned.hpp"
+
+#include <kvmeld/compose/composed.hpp>
 
 namespace presets_cases {
 
@@ -18,6 +21,16 @@ TEST_CASE("EMS on Kokkos is the host's") { support::each_ems_preset(same{}); }
 TEST_CASE("CaM on Kokkos is the host's") { support::each_cam_preset(same{}); }
 
 TEST_CASE("KeepKV on Kokkos is the host's") { support::each_keepkv_preset(same{}); }
+
+TEST_CASE("learned scores and centroids on Kokkos are the host's") {
+  kvmeld::rope_params rope;
+  rope.pairing = kvmeld::rope_pairing::interleaved;
+  auto const learned =
+      kvmeld::preset::learned::with_weights(support::some_weights(lanes_test::short_life.extent), rope);
+  same{}("learned", kvmeld::compose::composed_of(learned));
+  same{}("learned, centroids", kvmeld::compose::composed_of(kvmeld::preset::with_centroids(learned)));
+  support::each_centroid_preset(support::few_types(same{}));
+}
 
 TEST_CASE("tracks of several tiles on Kokkos are the host's") {
   same const long_tracks{kvmeld::shortfall::keep, lanes_test::long_life};
