@@ -16,7 +16,6 @@
 #include <kvmeld/preset/attention_matching.hpp>
 #include <kvmeld/preset/compactor.hpp>
 #include <kvmeld/preset/eviction.hpp>
-#include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -136,7 +135,7 @@ template <class T> void run_scores(session& s, tensors<T>& x) {
   row("learned", kvmeld::score::learned{weights_of(learned, x.extent()), rope}, 1);
   row("chunk_attention", kvmeld::score::chunk_attention{}, 1);
   row("compactor", preset::compactor::with_rope(rope).score, 2);
-  row("recommended", preset::recommended::for_budget().score, 2);
+  row("leverage_dropkv", preset::leverage_dropkv::for_budget().score, 2);
   row("expected_attention", preset::expected_attention::with_rope(rope).score, 2);
   row("distance_preference", preset::triattention::with_rope(rope).score, 1);
   row("redundancy", preset::rkv::for_budget().score, 1);

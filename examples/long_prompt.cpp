@@ -14,8 +14,8 @@ int main() {
   constexpr std::uint32_t prompt = 4000, kept = 256, chunk = 128;
   examples::engine_tensors engine({1, 1, 2, 2, 64, 64, kept + chunk});  // room for no more
   shape const& extent = engine.extent;
-  merged_cache cache{host_executor{1}, preset::recommended::for_budget(), kv{engine.keys(), engine.values()},
-                     cache_options{extent}};
+  merged_cache cache{host_executor{1}, preset::leverage_dropkv::for_budget(),
+                     kv{engine.keys(), engine.values()}, cache_options{extent}};
   cache.open(0);
   std::uint32_t const heads = extent.query_heads(), d = extent.key_dim;
   std::vector<float> q(std::size_t{heads} * chunk * d), out(q.size()), lse(std::size_t{heads} * chunk);

@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   compare("chelsea", "chelsea",
           preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3)),
           pairs);
-  compare("recommended", "recommended", preset::recommended::for_budget(), pairs);
+  compare("leverage_dropkv", "leverage_dropkv", preset::leverage_dropkv::for_budget(), pairs);
   compare("streaming_llm", "streaming_llm", preset::streaming_llm::with_sinks(), pairs);
 
   tensors t;

@@ -1,6 +1,6 @@
 """Times generate() of transformers with kvmeld's bounded cache beside the unbounded DynamicCache.
 
-    python3 benchmarks/peer/generate.py [--tokens 2000] [--budget 256] [--policy recommended]
+    python3 benchmarks/peer/generate.py [--tokens 2000] [--budget 256] [--policy leverage_dropkv]
 
 The model has the sizes of a small Llama and random weights: it writes nonsense, in the time of a model that does not.
 Needs the Python package kvmeld, torch and transformers; without them it says so and exits with 77.
@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--tokens", type=_program.whole(4, 1 << 20), default=2000, help="to generate")
     parser.add_argument("--prompt", type=_program.whole(1, 1 << 20), default=100, help="tokens before them")
     parser.add_argument("--budget", type=_program.whole(1, 1 << 20), default=256, help="entries of a head")
-    parser.add_argument("--policy", default="recommended")
+    parser.add_argument("--policy", default="leverage_dropkv")
     parser.add_argument("--hidden", type=_program.whole(256, 1 << 20), default=512)
     parser.add_argument("--layers", type=_program.whole(1, 1 << 20), default=8)
     parser.add_argument("--threads", type=_program.whole(1, 1 << 20), default=2)

@@ -102,7 +102,7 @@ template <class Run> void with_method(tiny_llama::model const& model, std::strin
   if (name == "kvpress_keydiff") return run(composed_of(preset::keydiff::for_budget(none, none)), {});
   tiny_llama::options o;
   o.loaded = &model;
-  if (name == "recommended_shared") return run(demo::policy_of("recommended", o), all);
+  if (name == "leverage_dropkv_shared") return run(demo::policy_of("leverage_dropkv", o), all);
   if (name == "attention_matching_shared") return run(demo::policy_of("attention_matching", o), all);
   auto const& known = tiny_llama::known_methods();
   // Numbers may follow the name: "leverage ridge=0.01".

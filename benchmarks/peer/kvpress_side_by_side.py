@@ -51,7 +51,7 @@ except ImportError:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIE = 1e-4  # scores that are closer, relative to the larger one, are equal but for rounding
 CHUNK = 20  # of ChunkKV
-MELD_POLICIES = ["recommended", "leverage", "dropkv", "keydiff", "snapkv"] if MeldPress else []  # those that only evict
+MELD_POLICIES = ["leverage_dropkv", "leverage", "dropkv", "keydiff", "snapkv"] if MeldPress else []  # those that only evict
 REPLAY = list(b"\n\nRepeat the previous context exactly.\n")  # what KVzip puts before a second reading
 
 
@@ -162,8 +162,8 @@ PRESSES = [
       for policy in MELD_POLICIES),  # kvmeld's, by the Python package, in kvpress's own loop
 ]
 OURS = [
-    Method("recommended", ours="recommended"),
-    Method("recommended all layers", ours="recommended_shared"),
+    Method("leverage_dropkv", ours="leverage_dropkv"),
+    Method("leverage_dropkv all layers", ours="leverage_dropkv_shared"),
     Method("Attention Matching", ours="attention_matching"),
     Method("Attention Matching all layers", ours="attention_matching_shared"),
     Method("leverage", ours="leverage"),

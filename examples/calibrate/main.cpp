@@ -33,7 +33,8 @@ using kvmeld::calibrate::calibration;
 
 struct options {
   std::string model = "examples/data/tiny-kjv", text, out = "calibration.json";
-  std::vector<std::string> methods{"streaming_llm", "h2o", "snapkv", "kvmerger", "chelsea", "recommended"};
+  std::vector<std::string> methods{"streaming_llm", "h2o",     "snapkv",
+                                   "kvmerger",      "chelsea", "leverage_dropkv"};
   std::vector<double> shares{0.05, 0.1, 0.2, 0.35, 0.6};
   std::vector<double> ratios{0.5, 0.35, 0.2};
   int context = 1024, samples = 6, needles = 4, threads = 0;
@@ -79,9 +80,10 @@ std::string parse(int argc, char** argv, options& o) {
            [&](auto const& v) { o.model = some_path("--model", v); });
   line.add("--text", "FILE", "text to take samples from [heldout.txt in the model's folder]",
            [&](auto const& v) { o.text = some_path("--text", v); });
-  line.add("--method", "NAMES",
-           "methods to calibrate, comma-separated [streaming_llm,h2o,snapkv,kvmerger,chelsea,recommended]",
-           [&](auto const& v) { o.methods = split_at_commas(v); });
+  line.add(
+      "--method", "NAMES",
+      "methods to calibrate, comma-separated [streaming_llm,h2o,snapkv,kvmerger,chelsea,leverage_dropkv]",
+      [&](auto const& v) { o.methods = split_at_commas(v); });
   line.add("--shares", "SHARES",
            "shares of a head's entries to measure, comma-separated [0.05,0.1,0.2,0.35,0.6]",
            [&](auto const& v) { o.shares = shares_above_zero("--shares", v); });

@@ -94,10 +94,11 @@ template <class Make> int conversation_main(char const* name, int argc, char** a
     line.add("--model", "DIR", "folder with config.json, model.safetensors and heldout.txt [" + o.model + "]",
              [&](auto const& v) { o.model = some_path("--model", v); });
     line.add("--policy", "NAME",
-             "how the cache shrinks: recommended, chelsea, kvmerger, h2o, snapkv or streaming_llm [" +
+             "how the cache shrinks: leverage_dropkv, chelsea, kvmerger, h2o, snapkv or streaming_llm [" +
                  o.policy + "]",
              [&](auto const& v) {
-               auto const known = {"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"};
+               auto const known = {"leverage_dropkv", "chelsea",      "kvmerger", "h2o",
+                                   "snapkv",          "streaming_llm"};
                if (std::find(known.begin(), known.end(), v) == known.end())
                  refuse_option("--policy", v, "one of those that --help lists");
                o.policy = v;

@@ -38,7 +38,7 @@ std::vector<std::string> parse_methods(std::string const& value) {
 
 /// What runs by default while a text goes on. Methods that read a prompt twice cannot.
 constexpr char const* methods_of_long_texts =
-    "full,streaming_llm,snapkv,chelsea,recommended,leverage_merging";
+    "full,streaming_llm,snapkv,chelsea,leverage_dropkv,leverage_merging";
 
 /// The default shares suit long contexts; a short one starts at the least that it may keep.
 void raise_budgets(options& o) {
@@ -108,7 +108,7 @@ std::vector<std::string> const& known_methods() {
                                               "ems_collapsed",
                                               "chelsea",
                                               "chelsea_flat",
-                                              "recommended",
+                                              "leverage_dropkv",
                                               "keydiff_merging",
                                               "leverage_merging",
                                               "triattention_merging",
@@ -122,7 +122,7 @@ std::vector<std::string> const& known_methods() {
 parsed_options parse_options(int argc, char const* const* argv) {
   parsed_options result;
   auto& o = result.chosen;
-  o.methods = parse_methods("full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended");
+  o.methods = parse_methods("full,snapkv,compactor,kvzip,attention_matching,chelsea,leverage_dropkv");
   bool composes = false;
   bool lists = false, budgeted = false;
   std::string mode;                                        // --turns, --generate or --read
@@ -152,7 +152,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
   std::string const methods =
       method_names() +
       " (comma-separated; chelsea_flat ignores degrees), or all: all but chelsea_probed and composed "
-      "[full,snapkv,compactor,kvzip,attention_matching,chelsea,recommended; with --turns, --generate and "
+      "[full,snapkv,compactor,kvzip,attention_matching,chelsea,leverage_dropkv; with --turns, --generate and "
       "--read: " +
       methods_of_long_texts + "]";
   add("--method", "NAMES", methods.c_str(), [&](auto const& v) {

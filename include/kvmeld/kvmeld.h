@@ -129,7 +129,7 @@ typedef struct kvmeld_learned {
 /* What a cache is built with. kvmeld_options_init sets `bytes`, the device to -1, all else to 0 or null. */
 typedef struct kvmeld_options {
   size_t bytes; /* sizeof(kvmeld_options) of the program; set by kvmeld_options_init */
-  /* A preset ("recommended", "snapkv", "chelsea": kvmeld_policies lists them), or parts:
+  /* A preset ("leverage_dropkv", "snapkv", "chelsea": kvmeld_policies lists them), or parts:
      "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64"
      (docs/c.md has all words). */
   char const* policy;

@@ -14,7 +14,7 @@ def compact(
     keys: Any,
     values: Any,
     n: int,
-    policy: str = "recommended",
+    policy: str,
     *,
     scale: Optional[float] = None,
     rope: str = "none",

@@ -20,7 +20,7 @@ import numpy as np
 import kvmeld
 from kvmeld import _program
 
-POLICIES = ["snapkv", "compactor", "kvzip", "attention_matching", "chelsea", "recommended"]
+POLICIES = ["snapkv", "compactor", "kvzip", "attention_matching", "chelsea", "leverage_dropkv"]
 NAMES = (
     "Abner Baruch Caleb Dinah Esther Festus Gideon Hannah Ishmael Jethro Keturah Lazarus Miriam Nathan Obadiah "
     "Philemon Rachel Samson Thomas Uriah Vashti Zadok Boaz Cyrus Elijah Joab Leah Mordecai Naomi Silas Titus Zilpah"

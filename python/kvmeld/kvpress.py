@@ -34,7 +34,7 @@ class MeldPress(BasePress):
     built with CUDA) on a CUDA device, as float32, float16 or bfloat16; others raise ValueError. Prompts must have no padding, which is not checked.
     """
 
-    policy: str = "recommended"
+    policy: str
     compression_ratio: float = 0.0
     _facts: Optional[_model.Facts] = field(default=None, init=False, repr=False, compare=False)
 

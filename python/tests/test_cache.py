@@ -33,7 +33,7 @@ def attention(q, k, v, degrees):
 
 def test_policies_have_sentences():
     known = kvmeld.policies()
-    assert {"recommended", "snapkv", "chelsea", "streaming_llm"} <= set(known)
+    assert {"leverage_dropkv", "snapkv", "chelsea", "streaming_llm"} <= set(known)
     assert all(sentence for sentence in known.values())
 
 
@@ -217,23 +217,23 @@ def test_refusals():
     with pytest.raises(ValueError, match="policy"):
         kvmeld.Cache(keys, values, "no such policy")
     with pytest.raises(ValueError, match="scope is 'all'; it must be one of head, layer, all_layers"):
-        kvmeld.Cache(keys, values, scope="all")
+        kvmeld.Cache(keys, values, "snapkv", scope="all")
     with pytest.raises(ValueError, match=r"keys is of shape|dimensions"):
-        kvmeld.Cache(keys[0, 0], values[0, 0])
+        kvmeld.Cache(keys[0, 0], values[0, 0], "snapkv")
     with pytest.raises(ValueError, match=r"values\[0\] is of shape"):
-        kvmeld.Cache(keys, values[:, :, :, :-1])
+        kvmeld.Cache(keys, values[:, :, :, :-1], "snapkv")
     with pytest.raises(ValueError, match="element type"):
-        kvmeld.Cache(keys, values.astype(np.float16))
+        kvmeld.Cache(keys, values.astype(np.float16), "snapkv")
     with pytest.raises(ValueError, match="float32, float16 or bfloat16"):
-        kvmeld.Cache(keys.astype(np.float64), values.astype(np.float64))
+        kvmeld.Cache(keys.astype(np.float64), values.astype(np.float64), "snapkv")
     with pytest.raises(ValueError, match="writable"):
-        kvmeld.Cache("keys", values)
+        kvmeld.Cache("keys", values, "snapkv")
     with pytest.raises(ValueError, match="no value shares bytes with a key"):
-        kvmeld.Cache(keys, keys)
+        kvmeld.Cache(keys, keys, "snapkv")
     frozen = keys.copy()
     frozen.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
-        kvmeld.Cache(frozen, values)
+        kvmeld.Cache(frozen, values, "snapkv")
     with kvmeld.Cache(keys, values, "snapkv") as cache:
         cache.open(0, 40)
         with pytest.raises(ValueError, match="sequence"):
@@ -354,7 +354,7 @@ def test_compact():
     assert positions.shape == degrees.shape == (LAYERS, HEADS, 12)
     assert (positions == stay).all() and (degrees == 1).all() and np.array_equal(keys, before)
     queries = np.random.default_rng(6).standard_normal((LAYERS, 2 * HEADS, 8, DIM)).astype(np.float32)
-    k, v, positions, degrees = kvmeld.compact(queries, keys, values, 12)
+    k, v, positions, degrees = kvmeld.compact(queries, keys, values, 12, "leverage_dropkv")
     for layer in range(LAYERS):
         for head in range(HEADS):
             assert np.array_equal(k[layer, head], keys[layer, head, positions[layer, head]])
@@ -362,7 +362,7 @@ def test_compact():
         kvmeld.compact(None, keys, values, 41, "streaming_llm")
     for shape in ((LAYERS - 1, HEADS, 8, DIM), (LAYERS, HEADS + 1, 8, DIM), (LAYERS, 0, 8, DIM)):
         with pytest.raises(ValueError, match="queries is of shape"):
-            kvmeld.compact(np.zeros(shape, np.float32), keys, values, 12)
+            kvmeld.compact(np.zeros(shape, np.float32), keys, values, 12, "leverage_dropkv")
 
 
 def rotated(rows, positions, frequencies, interleaved=False):

@@ -21,7 +21,7 @@ def twins(policy, dtype=torch.float32, **options):
     return here, kvmeld.Cache(*far, policy, queries_per_kv_head=2, **options), (keys, values), far
 
 
-@pytest.mark.parametrize("policy", ["recommended", "h2o", "streaming_llm", "chelsea"])
+@pytest.mark.parametrize("policy", ["leverage_dropkv", "h2o", "streaming_llm", "chelsea"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_device_does_what_the_host_does(policy, dtype):
     here, there, near, far = twins(policy, dtype)

@@ -25,7 +25,7 @@ def test_a_whole_budget_gives_the_logits_of_the_full_cache(kind, attention):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("policy", ["recommended", "chelsea", "h2o"])
+@pytest.mark.parametrize("policy", ["leverage_dropkv", "chelsea", "h2o"])
 def test_logits_after_a_compression(kind, attention, policy):
     model, ids = model_of(kind, attention), tokens_of(1, 170)
     cache = hf.KVMeldCache(model, policy)
@@ -57,17 +57,17 @@ def test_without_a_policy_a_prompt_that_is_read_twice_is_kept_as_kvzip_keeps_it(
                 assert (cache.cache.positions(1, sequence, 0) == named.cache.positions(1, sequence, 0)).all()
             cache.reset()
             read(model, ids[:, :30], cache)
-            assert cache.cache.policy.startswith("leverage+drop_error") and cache.over == "head" and cache.floor == 0.2
+            assert cache.cache.policy.startswith("key_difference") and cache.over == "all_layers" and cache.floor == 0
             cache.reset()
 
 
 def test_without_a_policy_a_prompt_that_is_read_once_is_compressed_with_a_warning():
     model, ids = model_of(), tokens_of(1, 160)
     cache = hf.KVMeldCache(model, budget=64, interval=8)
-    with pytest.warns(UserWarning, match="nothing was learned of this model, .* so 'recommended' compresses it"):
+    with pytest.warns(UserWarning, match="nothing was learned of this model, .* so 'keydiff' compresses it"):
         read(model, ids[:, :150], cache)
         read(model, ids[:, 150:], cache)
-    named = hf.KVMeldCache(model, "recommended", 64, interval=8)
+    named = hf.KVMeldCache(model, "keydiff", 64, interval=8, over="all_layers", floor=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         for part in ids.split([150, 10], dim=1):
@@ -154,7 +154,7 @@ def greedy(model, prompt, n, budget, interval, cache_policy):
 GREEDY = dict(do_sample=False, eos_token_id=None, pad_token_id=0)
 
 
-@pytest.mark.parametrize("policy", ["recommended", "chelsea"])
+@pytest.mark.parametrize("policy", ["leverage_dropkv", "chelsea"])
 def test_generate_compresses_while_it_generates(policy):
     model, prompt = model_of(), tokens_of(1, 90)
     cache = hf.KVMeldCache(model, policy, budget=64, interval=16)
@@ -178,7 +178,7 @@ def test_generate_without_a_budget_is_that_of_the_model():
 
 def test_two_thousand_tokens_in_a_bounded_cache():
     model, prompt = model_of(), tokens_of(1, 40)
-    cache = hf.KVMeldCache(model, budget=128, interval=64)
+    cache = hf.KVMeldCache(model, "keydiff", budget=128, interval=64)
     ids = model.generate(prompt, past_key_values=cache, max_new_tokens=2000, **GREEDY)
     assert ids.shape == (1, 2040) and cache.get_seq_length() == 2039
     assert cache.cache.longest(0) <= 192 and cache.cache.capacity <= 192
@@ -187,11 +187,11 @@ def test_two_thousand_tokens_in_a_bounded_cache():
 
 def test_a_long_prompt_in_parts_takes_bounded_memory():
     model, prompt = model_of(), tokens_of(1, 1000)
-    cache = hf.KVMeldCache(model, budget=100, interval=50)
+    cache = hf.KVMeldCache(model, "keydiff", budget=100, interval=50)
     for part in prompt.split(50, dim=1):
         read(model, part, cache)
     assert cache.cache.capacity <= 150 and cache.cache.tokens(0) == 1000
-    whole = hf.KVMeldCache(model, budget=100, interval=50)
+    whole = hf.KVMeldCache(model, "keydiff", budget=100, interval=50)
     read(model, prompt, whole)
     assert whole.cache.capacity == 1000
     read(model, prompt[:, :1], whole)

@@ -93,7 +93,7 @@ def test_a_batch_is_its_rows(policy):
 @pytest.mark.parametrize("over", ["layer", "all_layers"])
 def test_a_batch_is_its_rows_where_heads_share_budgets(over):
     model, draw = model_of_many_tokens(), random.Random(over)
-    for policy in ("snapkv", "keydiff", "recommended"):
+    for policy in ("snapkv", "keydiff", "leverage_dropkv"):
         assert compare(model, policy, 0.4, "left", [150, 60, 33], 14, draw, interval=4, over=over) > 0
         assert compare(model, policy, 40, "right", [33, 90], 14, draw, interval=8, over=over) > 0
 
@@ -101,7 +101,7 @@ def test_a_batch_is_its_rows_where_heads_share_budgets(over):
 def test_a_short_row_of_a_padded_batch_keeps_its_entries():
     model = model_of()
     ids, mask = padded([tokens_of(200), tokens_of(60, seed=1)])
-    cache = hf.KVMeldCache(model, "recommended", budget=0.2)
+    cache = hf.KVMeldCache(model, "leverage_dropkv", budget=0.2)
     model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=3, **GREEDY)
     assert cache.cache.longest(0) < 50 and cache.cache.longest(1) == 62
 

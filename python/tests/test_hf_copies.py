@@ -54,7 +54,7 @@ def go_on(model, cache, mask, steps=12):
 
 
 LIVES = {
-    "recommended": dict(budget=40, interval=8),
+    "leverage_dropkv": dict(budget=40, interval=8),
     "chelsea": dict(budget=0.5, interval=16),
     "h2o": dict(budget=40, interval=8, scope="layer"),
     "snapkv": dict(budget=40, interval=8, over="all_layers"),
@@ -62,7 +62,7 @@ LIVES = {
     "keydiff": dict(),
 }
 CASES = [("deepcopy", policy, torch.float32) for policy in LIVES]
-CASES += [(how, policy, torch.float32) for how in COPIES for policy in ("recommended", "chelsea") if how != "deepcopy"]
+CASES += [(how, policy, torch.float32) for how in COPIES for policy in ("leverage_dropkv", "chelsea") if how != "deepcopy"]
 CASES += [("file", "snapkv", torch.bfloat16), ("pickle", "triattention", torch.float16)]
 
 
@@ -242,7 +242,7 @@ def held_bytes(cache):
     return sum(t.numel() * t.element_size() for t in (cache.keys, cache.values))
 
 
-@pytest.mark.parametrize("policy, over", [("recommended", "head"), ("chelsea", "head"), ("snapkv", "all_layers")])
+@pytest.mark.parametrize("policy, over", [("leverage_dropkv", "head"), ("chelsea", "head"), ("snapkv", "all_layers")])
 def test_a_compression_by_hand_gives_memory_back(policy, over):
     model = model_of()
     cache = hf.KVMeldCache(model, policy, interval=16, over=over)

@@ -64,7 +64,7 @@ def test_snapkv_is_shown_the_same_attention(model):
     assert min(agree) >= 75
 
 
-@pytest.mark.parametrize("policy", ["recommended", "chelsea", "compactor", "expected_attention"])
+@pytest.mark.parametrize("policy", ["leverage_dropkv", "chelsea", "compactor", "expected_attention"])
 def test_any_policy(model, policy):
     layers, logits = pressed(model, MeldPress(policy, RATIO))
     assert all(keys.shape == values.shape == (2, 2, 80, 16) for keys, values in layers)
@@ -107,5 +107,5 @@ def test_the_pipeline_of_kvpress_runs_it(model):
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="1", eos_token="96")
     run = pipeline(model=model, tokenizer=tokenizer)
     context = " ".join(str(i % 90 + 3) for i in range(150))
-    press = MeldPress("recommended", RATIO)
+    press = MeldPress("leverage_dropkv", RATIO)
     assert isinstance(run(context, question="5 6 7", press=press, max_new_tokens=8)["answer"], str)

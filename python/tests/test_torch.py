@@ -51,20 +51,20 @@ def test_results_do_not_depend_on_strides():
 def test_refusals():
     keys, values = tensors()
     with pytest.raises(ValueError, match="requires gradients"):
-        kvmeld.Cache(keys.requires_grad_(), values)
+        kvmeld.Cache(keys.requires_grad_(), values, "snapkv")
     with pytest.raises(ValueError, match="on meta; it must be in host memory"):
-        kvmeld.Cache(torch.empty(SHAPE, device="meta"), torch.empty(SHAPE, device="meta"))
+        kvmeld.Cache(torch.empty(SHAPE, device="meta"), torch.empty(SHAPE, device="meta"), "snapkv")
     with pytest.raises(ValueError, match="float32, float16 or bfloat16"):
-        kvmeld.Cache(torch.zeros(SHAPE, dtype=torch.int32), torch.zeros(SHAPE, dtype=torch.int32))
+        kvmeld.Cache(torch.zeros(SHAPE, dtype=torch.int32), torch.zeros(SHAPE, dtype=torch.int32), "snapkv")
     with pytest.raises(ValueError, match="overlap|stride"):
-        kvmeld.Cache(torch.zeros(2, 1, 3, 1, 8).expand(SHAPE), values)
+        kvmeld.Cache(torch.zeros(2, 1, 3, 1, 8).expand(SHAPE), values, "snapkv")
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_compact(dtype):
     keys, values = (x[:, 0] for x in tensors(dtype))
     queries = torch.randn(2, 6, 8, 8).to(dtype).requires_grad_()
-    k, v, positions, degrees = kvmeld.compact(queries, keys, values, 16)
+    k, v, positions, degrees = kvmeld.compact(queries, keys, values, 16, "leverage_dropkv")
     assert k.shape == v.shape == (2, 3, 16, 8) and k.dtype == dtype and k.is_contiguous()
     at = torch.from_numpy(positions).long()[..., None].expand(-1, -1, -1, 8)
     assert torch.equal(k, keys.gather(2, at)) and torch.equal(v, values.gather(2, at))

@@ -160,7 +160,7 @@ def test_texts_end_where_they_end():
     for argument in ("policy", "scope", "over", "bias"):
         for text in ("chelsea\0x", "head\0", "\0"):
             with pytest.raises(ValueError, match=f"^{argument} is .*; it must be a text without NUL"):
-                kvmeld.Cache(*pair(), **{argument: text})
+                kvmeld.Cache(*pair(), **{"policy": "snapkv", argument: text})
 
 
 def test_a_scale_of_nothing_is_refused():

@@ -125,7 +125,7 @@ TEST_CASE("what is observed by lists on the device is what is observed by lists"
     observes(kvmeld::preset::h2o::defaults(), seed);
     observes(kvmeld::preset::snapkv::with_window(3), seed);
     observes(kvmeld::preset::ems::shared(), seed, with_members(20));
-    observes(kvmeld::preset::recommended::for_budget(), seed);
+    observes(kvmeld::preset::leverage_dropkv::for_budget(), seed);
     observes(kvmeld::preset::expected_attention::with_rope({}), seed);
     observes(kvmeld::preset::compactor::with_rope({}), seed);
   }

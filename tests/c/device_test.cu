@@ -235,7 +235,7 @@ void life(char const* policy, form how) {
 }  // namespace
 
 TEST_CASE("libkvmeld on a device does what it does on the host: tensors") {
-  for (char const* policy : {"h2o", "recommended"}) life(policy, form::one_tensor);
+  for (char const* policy : {"h2o", "leverage_dropkv"}) life(policy, form::one_tensor);
   life("chelsea", form::per_layer);
 }
 
@@ -310,7 +310,7 @@ TEST_CASE("memory of the program: as much as kvmeld_bytes says, and all of it co
     std::size_t taken = 0, held = 0;
     bool empty = false;
   } count;
-  kvmeld_options o = options_for("recommended");
+  kvmeld_options o = options_for("leverage_dropkv");
   o.device = 0;
   std::size_t bytes = 0;
   o.allocator.context = &count;

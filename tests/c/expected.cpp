@@ -194,7 +194,7 @@ template <class T> void live_as(int policy, checkpoint* out) {
   auto const chelsea =
       preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25), quantity::at_most(64, 1.0 / 3));
   if constexpr (std::is_same_v<T, float>) {
-    if (policy == LIFE_RECOMMENDED) return live<T>(preset::recommended::for_budget(), policy, out);
+    if (policy == LIFE_LEVERAGE_DROPKV) return live<T>(preset::leverage_dropkv::for_budget(), policy, out);
     if (policy == LIFE_H2O) return live<T>(preset::h2o::defaults(), policy, out);
     if (policy == LIFE_KVZAP) return live<T>(preset::kvzap::with_threshold(0.25f), policy, out);
     if (policy == LIFE_PARTS) {

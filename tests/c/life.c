@@ -217,7 +217,7 @@ static void look(engine* e, uint32_t sequence, checkpoint const* expected, char 
 
 static char const* const policies[] = {"snapkv window=16 recents=16",
                                        "chelsea",
-                                       "recommended",
+                                       "leverage_dropkv",
                                        "h2o",
                                        "kvzap threshold=0.25",
                                        ("score=key_difference select=top identify=chunked_bipartite "

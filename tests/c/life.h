@@ -27,12 +27,12 @@ enum {
 
 /* The policies that lives are led with. */
 enum {
-  LIFE_SNAPKV,      /* "snapkv window=16 recents=16" */
-  LIFE_CHELSEA,     /* "chelsea" */
-  LIFE_RECOMMENDED, /* "recommended" */
-  LIFE_H2O,         /* "h2o", which sees rows of probabilities */
-  LIFE_KVZAP,       /* "kvzap threshold=0.25", whose scores the program brings */
-  LIFE_PARTS        /* parts, by their names */
+  LIFE_SNAPKV,          /* "snapkv window=16 recents=16" */
+  LIFE_CHELSEA,         /* "chelsea" */
+  LIFE_LEVERAGE_DROPKV, /* "leverage_dropkv" */
+  LIFE_H2O,             /* "h2o", which sees rows of probabilities */
+  LIFE_KVZAP,           /* "kvzap threshold=0.25", whose scores the program brings */
+  LIFE_PARTS            /* parts, by their names */
 };
 
 /* All that can be asked about a sequence. Rows are the bits of elements. */

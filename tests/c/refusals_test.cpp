@@ -110,7 +110,7 @@ TEST_CASE("what kvmeld itself refuses of options, in its own words") {
   o = options("nothing");
   CHECK(kvmeld_create(&o, &e.keys, &e.values, 1, &made) == KVMELD_INVALID_ARGUMENT);
   CHECK(std::string(kvmeld_problem())
-            .rfind("policy: name is \"nothing\"; it must be one of recommended, ", 0) == 0);
+            .rfind("policy: name is \"nothing\"; it must be one of streaming_llm, ", 0) == 0);
   o = options();
   o.threads = 1u << 20;
   CHECK(kvmeld_create(&o, &e.keys, &e.values, 1, &made) == KVMELD_INVALID_ARGUMENT);
@@ -322,7 +322,7 @@ TEST_CASE("observing, scores and compressing") {
 }
 
 TEST_CASE("policies that need queries, or have none to show") {
-  engine e("recommended");
+  engine e("leverage_dropkv");
   kvmeld_observation when = -1;
   std::uint32_t rows = 0;
   std::int32_t queries = 0;

@@ -107,7 +107,7 @@ TEST_CASE("policies that turn keys are told how, or refused; kvmeld_asks tells w
     CHECK(rope == 0);
   }
   std::int32_t rope = 7, learned = 7;
-  CHECK(kvmeld_asks("recommended", &rope, &learned) == KVMELD_OK);
+  CHECK(kvmeld_asks("leverage_dropkv", &rope, &learned) == KVMELD_OK);
   CHECK(rope == 0);
   CHECK(learned == 0);
   CHECK(kvmeld_asks("learned_centroids heavy=50%", &rope, &learned) == KVMELD_OK);
@@ -154,7 +154,7 @@ TEST_CASE("rotations that are none") {
 
 TEST_CASE("kvmeld_check says of a budget what kvmeld_compress says") {
   for (char const* policy : {"h2o", "snapkv", "streaming_llm sinks=9 recents=11", "chelsea",
-                             "keydiff_merging", "d2o", "recommended sinks=5 recents=7", "tova"}) {
+                             "keydiff_merging", "d2o", "leverage_dropkv sinks=5 recents=7", "tova"}) {
     CAPTURE(policy);
     kvmeld_options const o = options(policy);
     std::uint32_t least = 0;

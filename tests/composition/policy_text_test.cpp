@@ -89,7 +89,7 @@ TEST_CASE("presets by name are the presets") {
   CHECK(score_of<score::by_chunk<score::local>>("chunkkv chunk=8 window=5").window == 5);
   // Parameters of a blend: those of both scores.
   auto const blend =
-      score_of<score::blended<score::leverage, score::drop_error>>("recommended window=4 ridge=0.5");
+      score_of<score::blended<score::leverage, score::drop_error>>("leverage_dropkv window=4 ridge=0.5");
   CHECK(blend.window == 4);
   CHECK(blend.first.ridge == 0.5f);
 }
@@ -187,9 +187,9 @@ TEST_CASE("rotations, where a score turns keys back") {
   CHECK(!both.first.rope.active());
   CHECK(both.first.ridge == 0.5f);
   using blend = score::blended<score::leverage, score::drop_error>;
-  CHECK(!score_of<blend>("recommended").first.rope.active());
-  CHECK(score_of<blend>("recommended rope=half_split rope_base=5").first.rope.base == 5.0);
-  CHECK(!score_of<blend>("recommended rope=half_split rope_base=5")
+  CHECK(!score_of<blend>("leverage_dropkv").first.rope.active());
+  CHECK(score_of<blend>("leverage_dropkv rope=half_split rope_base=5").first.rope.base == 5.0);
+  CHECK(!score_of<blend>("leverage_dropkv rope=half_split rope_base=5")
              .rope.active());  // of keys that lie unrotated
 }
 

@@ -154,7 +154,7 @@ template <class Device> void row_scores(Device const& device) {
   tracks.check("dropkv", kvmeld::score::drop_error{});
   tracks.check("dropkv, keys unrotated", rotated);
   tracks.check("criticalkv", critical);
-  tracks.check("recommended", kvmeld::preset::recommended::for_budget().score);
+  tracks.check("leverage_dropkv", kvmeld::preset::leverage_dropkv::for_budget().score);
 
   kvmeld::learned_weights const near = support::some_weights(extent);
   typename Device::template array<float> const weights(

@@ -233,10 +233,10 @@ TEST_CASE("a comparison serves the same requests from the same pool") {
   o.sizes.capacity = 512;
   o.chunk = 32;
   std::vector<std::string> told;
-  comparison const c = compare(engines_test::model(), work, o, {"streaming_llm", "recommended"}, {0.8, 0.5},
-                               [&](std::string const& policy) { told.push_back(policy); });
-  CHECK(told ==
-        std::vector<std::string>{"full", "streaming_llm", "streaming_llm", "recommended", "recommended"});
+  comparison const c = compare(engines_test::model(), work, o, {"streaming_llm", "leverage_dropkv"},
+                               {0.8, 0.5}, [&](std::string const& policy) { told.push_back(policy); });
+  CHECK(told == std::vector<std::string>{"full", "streaming_llm", "streaming_llm", "leverage_dropkv",
+                                         "leverage_dropkv"});
   REQUIRE(c.rows.size() == 5);
   double prompts = 0;
   for (workload_item const& item : work) prompts += static_cast<double>(item.asked.prompt.size());
@@ -260,7 +260,7 @@ TEST_CASE("a comparison serves the same requests from the same pool") {
   CHECK(c.rows[2].result.mean_running() > c.rows[0].result.mean_running());
   // A share that keeps too little is refused before anything is served.
   told.clear();
-  CHECK_THROWS_WITH_AS(compare(engines_test::model(), work, o, {"recommended"}, {0.2},
+  CHECK_THROWS_WITH_AS(compare(engines_test::model(), work, o, {"leverage_dropkv"}, {0.2},
                                [&](std::string const& p) { told.push_back(p); }),
                        doctest::Contains("with a budget of 20%, which keeps"), std::invalid_argument);
   CHECK(told.empty());

@@ -115,9 +115,9 @@ if(NOT on_prompt STREQUAL off_prompt)
   message(FATAL_ERROR "${PAGE}: with MERGING the prompt is read differently")
 endif()
 # A merging policy, which is shown queries.
-run(edited on "MERGING=recommended" "${OUT}/edited/run" 100)
+run(edited on "MERGING=leverage_dropkv" "${OUT}/edited/run" 100)
 if(NOT result EQUAL 0)
-  message(FATAL_ERROR "${PAGE}: MERGING=recommended: status ${result}, ${told}")
+  message(FATAL_ERROR "${PAGE}: MERGING=leverage_dropkv: status ${result}, ${told}")
 endif()
 # What is refused is told, and nothing crashes: a full cache, and a policy that there is none of.
 run(edited full "MERGING=chelsea" "${OUT}/edited/run" 1000)

@@ -25,7 +25,7 @@ std::vector<float> const& read_all(reader& r, std::vector<int> const& text) {
 
 TEST_CASE("the loop of an engine in C: merging off and on, and again from position 0") {
   std::vector<int> const prompt = engines_test::tokens(20000, 60);
-  reader off(engines_test::model(), 160, nullptr), unmerged(engines_test::model(), 160, "recommended");
+  reader off(engines_test::model(), 160, nullptr), unmerged(engines_test::model(), 160, "leverage_dropkv");
   std::vector<int> const first = off.generate(prompt, 90);
   CHECK(std::equal(prompt.begin() + 1, prompt.end(), first.begin()));
   CHECK(off.generate(prompt, 90) == first);
@@ -63,7 +63,8 @@ TEST_CASE("an earlier position goes back to it, and tokens that were merged cann
 
 TEST_CASE("a text longer than the cache: it shrinks when it is full, as if by hand") {
   std::vector<int> const text = engines_test::tokens(20000, 180);
-  for (char const* const policy : {"recommended", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"}) {
+  for (char const* const policy :
+       {"leverage_dropkv", "chelsea", "kvmerger", "h2o", "snapkv", "streaming_llm"}) {
     CAPTURE(std::string(policy));
     reader full(engines_test::model(), 96, policy, {48, 0.0, KVMELD_HEAD, 0.0, 0}),
         by_hand(engines_test::model(), 96, policy);

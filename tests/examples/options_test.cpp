@@ -33,7 +33,7 @@ TEST_CASE("options: defaults") {
   all.pop_back();  // takes minutes
   CHECK(parse({"--method", "all"}).chosen.methods == all);
   CHECK(o.methods == std::vector<std::string>{"full", "snapkv", "compactor", "kvzip", "attention_matching",
-                                              "chelsea", "recommended"});
+                                              "chelsea", "leverage_dropkv"});
   CHECK(o.budgets == std::vector<double>{0.2, 0.06});
   CHECK(parse({"--context", "512"}).chosen.budgets == std::vector<double>{0.2, 0.08});
   CHECK(parse({"--context", "64", "--needles", "0"}).chosen.budgets == std::vector<double>{0.63});
@@ -109,7 +109,7 @@ TEST_CASE("options: refusals") {
         "kvzip_centroids, "
         "kvzip_plus, learned, learned_centroids, learned_leverage, "
         "attention_matching, leverage_fitted, d2o, cam, "
-        "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat, recommended, keydiff_merging, "
+        "keepkv, kvmerger, ems, ems_collapsed, chelsea, chelsea_flat, leverage_dropkv, keydiff_merging, "
         "leverage_merging, triattention_merging, rkv_merging, dropkv_merging, chelsea_probed, composed, "
         "several of "
         "them separated by "
@@ -204,8 +204,8 @@ TEST_CASE("options: texts that go on") {
   auto const turns = parse({"--turns", "10"}).chosen;
   CHECK(turns.goes_on());
   CHECK((turns.turns == 10 && turns.length() == 1536 && turns.contexts == 12 && turns.chunk == 0));
-  CHECK(turns.methods == std::vector<std::string>{"full", "streaming_llm", "snapkv", "chelsea", "recommended",
-                                                  "leverage_merging"});
+  CHECK(turns.methods == std::vector<std::string>{"full", "streaming_llm", "snapkv", "chelsea",
+                                                  "leverage_dropkv", "leverage_merging"});
   CHECK(turns.budgets == std::vector<double>{0.2});
   CHECK(turns.tasks_path().empty());
   CHECK(parse({"--turns", "4", "--context", "800", "--chunk", "32"}).chosen.length() == 800);

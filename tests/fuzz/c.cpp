@@ -88,7 +88,7 @@ void lay_out(life& x, choices& c) {
 char const* const policies[] = {
     "h2o",
     "chelsea sinks=1 recents=25%",
-    "recommended",
+    "leverage_dropkv",
     "streaming_llm sinks=2",
     "kvzap threshold=0.5",
     "snapkv window=3 recents=3",

@@ -174,7 +174,7 @@ TEST_CASE("how much of what stays depends on the cut, if each part is compressed
                                                 {"leverage_fitted", 0.75},
                                                 {"scissorhands", 0.75},
                                                 {"ems_collapsed", 0.75},
-                                                {"recommended", 0.65},
+                                                {"leverage_dropkv", 0.65},
                                                 {"leverage_merging", 0.65},
                                                 {"kvmerger", 0.65},
                                                 {"snapkv", 0.5},

@@ -1,6 +1,6 @@
 // Two scores in one, merging what it would evict: what it pins is what plain loops over the last rows of
-// attention and over keys say, and the rest is clustered. The recommended preset: what it keeps is what plain
-// loops over the last queries, keys and values say.
+// attention and over keys say, and the rest is clustered. The leverage_dropkv preset: what it keeps is what
+// plain loops over the last queries, keys and values say.
 #include <doctest/doctest.h>
 
 #include <kvmeld/kvmeld.hpp>
@@ -131,14 +131,14 @@ TEST_CASE("merging keeps what the last queries look at and what no key can stand
 }
 
 TEST_CASE(
-    "the recommended preset keeps what the outputs of the last queries need and what no key can stand in "
+    "the leverage_dropkv preset keeps what the outputs of the last queries need and what no key can stand in "
     "for") {
   dice d(78);
   for (int round = 0; round < 8; ++round) {
     std::uint32_t const n = d.between(100, 300);
     kvmeld::shape const s{1, 1, 1, 2, 12, 6, n};
     support::engine_memory<float> memory(s);
-    auto cache = support::make_cache(memory, kvmeld::preset::recommended::for_budget());
+    auto cache = support::make_cache(memory, kvmeld::preset::leverage_dropkv::for_budget());
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::walk);
     std::uint32_t const queries = 20, window = 8;  // more than the window
@@ -183,7 +183,7 @@ TEST_CASE(
       CHECK(ref.degree(t, i) == 1.0f);
     }
   }
-  CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::for_budget()) ==
+  CHECK(kvmeld::name_of_policy(kvmeld::preset::leverage_dropkv::for_budget()) ==
         "leverage+drop_error x top x evict_rest x drop");
   CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::with_second_reading()) ==
         "max_attention x top x centroids x degree_weighted");

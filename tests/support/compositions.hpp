@@ -159,7 +159,7 @@ template <class F> void each_bipartite_mix(F f) {
   f("bipartite by threshold, Gaussian",
     policy{score::none{}, select::sinks_and_recents{quantity::entries(2), quantity::entries(4)}, similar,
            wide});
-  f("recommended", preset::recommended::for_budget(quantity::entries(4), quantity::entries(2)));
+  f("leverage_dropkv", preset::leverage_dropkv::for_budget(quantity::entries(4), quantity::entries(2)));
   f("spans, dropped", policy{score::global{}, heavy, identify::local_span{}, merge::drop{}});
   f("nothing identified", policy{score::global{}, heavy, identify::none{}, merge::drop{}});
 }

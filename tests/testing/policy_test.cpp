@@ -87,7 +87,7 @@ bool holds(std::string const& text, char const* part) { return text.find(part) !
 }  // namespace
 
 TEST_CASE("policies of kvmeld have no problem") {
-  CHECK(policy_problem(kvmeld::preset::recommended::for_budget()) == "");
+  CHECK(policy_problem(kvmeld::preset::leverage_dropkv::for_budget()) == "");
   CHECK(policy_problem(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.05f)) == "");
   CHECK(policy_problem(kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<float>{0.1f})) !=
         "");  // no probes

@@ -36,7 +36,7 @@ inline std::vector<std::string> const& serving_policies() {
                                               "lagkv",
                                               "leverage",
                                               "expected_attention",
-                                              "recommended",
+                                              "leverage_dropkv",
                                               "streaming_llm",
                                               "keydiff_merging",
                                               "leverage_merging"};

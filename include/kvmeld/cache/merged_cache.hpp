@@ -269,9 +269,9 @@ public:
   /// Unlike `shift` this changes logits, because entries come closer to each other and to later queries. An
   /// entry keeps its distance to the next token if no later token of its track was evicted or merged. Tokens
   /// seen become `longest`: later budgets by ratio count from it. `truncate` can still forget the tokens that
-  /// came after the last compression. Queries that a score keeps (R-KV, DropKV, `recommended`, fits) do not
-  /// turn: show the last queries again before the next compression. Expected Attention takes the entries at
-  /// the new positions 0 to sinks - 1 as sinks.
+  /// came after the last compression. Queries that a score keeps (R-KV, DropKV, `leverage_dropkv`, fits) do
+  /// not turn: show the last queries again before the next compression. Expected Attention takes the entries
+  /// at the new positions 0 to sinks - 1 as sinks.
   ///
   /// Refuses policies that share entries (EMS); pending entries; empty slots of padded tracks; and, if keys
   /// are rotated, frozen or unwritable rows that would turn. If the host cannot ask the layout, unwritable

@@ -16,7 +16,6 @@
 #include <kvmeld/preset/kvmerger.hpp>
 #include <kvmeld/preset/learned.hpp>
 #include <kvmeld/preset/merging.hpp>
-#include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>
 #include <kvmeld/queries/rope.hpp>
 
@@ -39,9 +38,6 @@ struct named_policy {
 inline span<named_policy const> named_policies() {
   using r = rope_params const&;
   static constexpr named_policy all[] = {
-      {"recommended",
-       "keeps what the outputs of the last 8 queries need and what no other key can stand in for",
-       [](r) { return composed_of(preset::recommended::for_budget()); }},
       {"streaming_llm", "keeps the first 4 entries and the last ones",
        [](r) { return composed_of(preset::streaming_llm::with_sinks()); }},
       {"h2o", "keeps recent entries and those with the most attention",
@@ -102,6 +98,9 @@ inline span<named_policy const> named_policies() {
        [](r) { return composed_of(preset::dropkv::with_window()); }},
       {"dropkv_merging", "clusters what dropkv would evict",
        [](r) { return composed_of(preset::merging(preset::dropkv::with_window())); }},
+      {"leverage_dropkv",
+       "keeps what the outputs of the last 8 queries need and what no other key can stand in for",
+       [](r) { return composed_of(preset::leverage_dropkv::for_budget()); }},
       {"attention_matching", "keeps what a second reading looks at and fits the values that stay",
        [](r) { return composed_of(preset::attention_matching::for_budget()); }},
       {"chelsea", "clusters each chunk by similarity, round by round",

@@ -7,6 +7,7 @@
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/distance_preference.hpp>
 #include <kvmeld/score/drop_error.hpp>
 #include <kvmeld/score/expected_attention.hpp>
@@ -114,6 +115,22 @@ inline type with_window(std::uint32_t window = 8, quantity recents = quantity::a
   return {{{window}}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
 }  // namespace dropkv
+
+/// What the outputs of the last 8 queries need (DropKV's score) and what no other key can stand in for
+/// (Compactor's leverage); both count alike. The composition is ours. Show it the last 8 queries by
+/// `observe`; it takes no rows of attention. Needs no bias. It finds what lies far from all other keys, as
+/// planted numbers do in a small model. It does not know what will be asked for: a real model loses half of
+/// its answers with half of the entries (docs/real_models.md).
+namespace leverage_dropkv {
+/// The parts.
+using type = policy<score::blended<score::leverage, score::drop_error>, select::top, identify::evict_rest,
+                    merge::drop>;
+/// Keeps a few sinks and recents, and fills the rest of the budget by score.
+inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
+                       quantity sinks = quantity::at_most(4, 0.25)) {
+  return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
+}
+}  // namespace leverage_dropkv
 
 /// Knorm (Devoto et al., 2024): keeps the keys with the smallest norms.
 namespace knorm {
