@@ -103,10 +103,11 @@ void learn(options const& o) {
     throw tiny_llama::option_error(kvmeld::message(
         "--text holds ", ids.size(), " tokens; it must hold at least ", wanted, " (--tokens)."));
   }
-  if (o.tokens >= m.max_positions - 8) {
-    throw tiny_llama::option_error(kvmeld::message("--tokens is ", o.tokens, "; it must be below ",
-                                                   m.max_positions - 8, ", because the model has ",
-                                                   m.max_positions, " positions and reads a passage twice."));
+  int const most = (m.max_positions - 8) / 2;
+  if (o.tokens > most) {
+    throw tiny_llama::option_error(kvmeld::message("--tokens is ", o.tokens, "; it must be at most ", most,
+                                                   ", because the model has ", m.max_positions,
+                                                   " positions and reads a passage twice."));
   }
   kvmeld::rope_params const rope = tiny_llama::rope_of(m);
   auto const capacity = static_cast<std::uint32_t>(2 * o.tokens + 16);

@@ -233,7 +233,8 @@ class Cache:
     policy: a name of policies(), or parts, as
         "score=key_difference select=top identify=chunked_bipartite merge=degree_weighted chunk=64".
         docs/real_models.md says what they are worth: over all layers "learned_centroids" keeps most of a prompt that is read
-        once, if scores were learned of the model, and "kvzip_centroids" of one that can be read twice; else "keydiff".
+        once, if scores were learned of the model, and "kvzip_centroids" of one that can be read twice; else "dropkv" keeps what the
+        last queries ask for.
     queries_per_kv_head: query heads that read one KV head (GQA). Query head h reads KV head h // queries_per_kv_head.
     scope: tracks that share a plan: "head", "layer" or "all_layers". A track is one KV head of one layer of one
         sequence.

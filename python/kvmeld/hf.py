@@ -32,7 +32,7 @@ __all__ = ["KVMeldCache", "attach", "detach"]
 
 _PREFIX = "kvmeld_"
 _INNER = ("eager", "sdpa")
-_READ_TWICE, _READ_ONCE = "kvzip_centroids", "keydiff"  # where no policy is named
+_READ_TWICE, _READ_ONCE = "kvzip_centroids", "dropkv"  # where no policy is named
 _LEARNED = "learned_centroids"  # the same, for models of which scores were learned
 _FILE = "1"  # the format of the files of KVMeldCache.save
 
@@ -122,10 +122,10 @@ class KVMeldCache(_model.Growing):
         it rotates keys, which some policies have to know.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
         (KVzip, Attention Matching) compress it once, after read(). None: what keeps most of what a prompt says
-        (docs/real_models.md), with one budget over all layers (over "all_layers", floor 0). For a prompt that read() reads
-        that is "kvzip_centroids", for one that is read once "learned_centroids". Where nothing was learned of the model, a
-        prompt that is read once is left to "keydiff", with a warning: far more is lost. Heads then have unlike lengths, and
-        the tensors are as long as the longest: over="head" gives their memory back, and loses most of the answers.
+        (docs/real_models.md). For a prompt that read() reads that is "kvzip_centroids", for one that is read once
+        "learned_centroids", both with one budget over all layers (over "all_layers", floor 0). Heads then have unlike
+        lengths, and the tensors are as long as the longest. Where nothing was learned of the model, a prompt that is read
+        once is left to "dropkv", with a warning: it keeps what the end of the prompt asks for, and far less else.
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
@@ -173,13 +173,12 @@ class KVMeldCache(_model.Growing):
         self._learned = None if learned is None else read_learned(learned)
         config = model.config.get_text_config()
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
-        self._by_default: Optional[str] = None  # the policy for read(), where none is named
-        if policy is None:
-            policy = self._by_default = _READ_TWICE if learned is None else _LEARNED
+        self._by_default: Optional[tuple[Optional[str], Optional[float], str]] = None
+        if policy is None:  # what a caller says beside no policy, and the policy for read()
+            self._by_default = over, floor, _READ_TWICE if learned is None else _LEARNED
+            policy = self._by_default[2]
         policy = _text(policy, "policy")
-        shares = self._by_default is not None
-        self.over = over if over is not None else "all_layers" if shares else "head"
-        self.floor = _real(floor, "floor") if floor is not None else 0.0 if shares else 0.2
+        self.over, self.floor = self._sharing(policy, over, floor)
         self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
         self._layers = config.num_hidden_layers
         self._chunk = getattr(config, "attention_chunk_size", None)  # of Llama 4, whose attention is not told it
@@ -235,14 +234,22 @@ class KVMeldCache(_model.Growing):
         elif not _model.rotates_as(self._learned, facts.rotation):
             raise _refusal("learned", "of a model that rotates keys in another way", f"learned of this one, {pairing}")
 
+    def _sharing(self, policy: str, over: Optional[str], floor: Optional[float]) -> tuple[str, float]:
+        """Which tracks share a budget, and what each of them keeps, unless the caller says so."""
+        shares = self._by_default is not None and policy in (_READ_TWICE, _LEARNED)
+        return (("all_layers" if shares else "head") if over is None else over,
+                (0.0 if shares else 0.2) if floor is None else _real(floor, "floor"))
+
     def _suit(self) -> None:
         """Takes the policy for a prompt that is read once or twice, where none was named."""
         if self._by_default is None:
             return
-        policy = self._by_default if self._reading else _READ_ONCE if self._learned is None else _LEARNED
+        over, floor, twice = self._by_default
+        policy = twice if self._reading else _READ_ONCE if self._learned is None else _LEARNED
         if policy == self._options["policy"]:
             return
-        self._options["policy"] = policy
+        self.over, self.floor = self._sharing(policy, over, floor)
+        self._options.update(policy=policy, over=self.over)
         self.cache = self.keys = self.values = None
         self._tell_rotation()
         self._least = self._check()
@@ -447,7 +454,7 @@ class KVMeldCache(_model.Growing):
     def _compress(self, sequences: Sequence[int], budget: kvmeld.cache.Budget) -> None:
         if self.compressions == 0 and self._by_default is not None and self._options["policy"] == _READ_ONCE:
             warnings.warn("KVMeldCache: no policy was named, nothing was learned of this model, and the prompt was read once, so"
-                          " 'keydiff' compresses it. Far more of what a prompt says is kept by weights that python -m"
+                          " 'dropkv' keeps what its end asks for. Far more of what a prompt says is kept by weights that python -m"
                           " kvmeld.learn learns once (learned=), or if read() reads the prompt twice", stacklevel=3)
         self.cache.compress(sequences, budget, over=self.over, floor=self.floor)
         self.compressions += 1

@@ -57,17 +57,17 @@ def test_without_a_policy_a_prompt_that_is_read_twice_is_kept_as_kvzip_keeps_it(
                 assert (cache.cache.positions(1, sequence, 0) == named.cache.positions(1, sequence, 0)).all()
             cache.reset()
             read(model, ids[:, :30], cache)
-            assert cache.cache.policy.startswith("key_difference") and cache.over == "all_layers" and cache.floor == 0
+            assert cache.cache.policy.startswith("drop_error") and cache.over == "head" and cache.floor == 0.2
             cache.reset()
 
 
 def test_without_a_policy_a_prompt_that_is_read_once_is_compressed_with_a_warning():
     model, ids = model_of(), tokens_of(1, 160)
     cache = hf.KVMeldCache(model, budget=64, interval=8)
-    with pytest.warns(UserWarning, match="nothing was learned of this model, .* so 'keydiff' compresses it"):
+    with pytest.warns(UserWarning, match="nothing was learned of this model, .* so 'dropkv' keeps what its end asks for"):
         read(model, ids[:, :150], cache)
         read(model, ids[:, 150:], cache)
-    named = hf.KVMeldCache(model, "keydiff", 64, interval=8, over="all_layers", floor=0.0)
+    named = hf.KVMeldCache(model, "dropkv", 64, interval=8)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         for part in ids.split([150, 10], dim=1):

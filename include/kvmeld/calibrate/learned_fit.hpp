@@ -117,7 +117,7 @@ struct learned_result {
   /// out: 1 is all of it.
   std::vector<double> r2;
   double ridge = 0.0;         ///< the one that was chosen
-  std::uint64_t entries = 0;  ///< of each track that were added
+  std::uint64_t entries = 0;  ///< of each track that were learned from in the end
 };
 
 /// Fits the weights of score::learned to the scores of KVzip's second reading. A caller reads passages of
@@ -126,7 +126,7 @@ struct learned_result {
 ///     learned_fit fit(model_shape, rope);
 ///     for (passage : passages) {
 ///       cache.open(0, tokens);                  // the keys lie in the cache's tensors
-///       observe the second reading              // docs/observing.md
+///       observe the second reading              // docs/observing.md; its own entries are truncated
 ///       fit.add(cache, 0, keys, ++number % 5 == 0);
 ///       cache.close(0);
 ///     }
@@ -146,7 +146,7 @@ public:
   static constexpr double ridges[] = {1e-4, 1e-3, 1e-2, 3e-2, 1e-1, 3e-1};
 
   /// For a model of extent.layers, extent.kv_heads and extent.key_dim, whose keys lie rotated as `rope` says.
-  /// Refuses a rotation that is none; then `add` refuses all.
+  /// Refuses a rotation that is not valid; then `add` refuses all.
   learned_fit(shape const& extent, rope_params const& rope)
       : layers_(extent.layers), kv_heads_(extent.kv_heads), key_dim_(extent.key_dim), rope_(rope) {
     problem_ = kvmeld::detail::rope_problem("learned_fit", rope, key_dim_, true);
@@ -156,9 +156,10 @@ public:
   }
 
   /// Adds the entries of an open sequence of a cache with score::max_attention, to which a second reading was
-  /// shown, and nothing was merged. The host can read its ledger and its keys, whose layout is `keys`.
-  /// held_out: the passage is not learned from until the ridge is chosen by it; every fifth or so should be.
-  /// Costs (2 d + 2)^2 multiply-adds for each entry. False where it refuses and exceptions are off.
+  /// shown, and which holds the first reading alone: nothing was merged or evicted. The host can read its
+  /// ledger and its keys, whose layout is `keys`. held_out: these passages choose the ridge, and are learned
+  /// from afterwards; every fifth or so should be. Costs 2 (d + 1)^2 multiply-adds for each entry. False
+  /// where it refuses and exceptions are off.
   template <class Cache, class Keys>
   bool add(Cache const& cache, std::uint32_t sequence, Keys const& keys, bool held_out) {
     ledger_ref const& l = cache.ledger();
@@ -187,10 +188,10 @@ public:
     return true;
   }
 
-  /// The weights. The ridge is the one whose mean squared error on what was held out is the least, over all
-  /// tracks; the weights are fitted to all that was added. Refuses unless something was learned from, and
-  /// something held out, and all of it were numbers; then its weights are empty where exceptions are off.
-  /// Costs 14 Cholesky factors of each track.
+  /// The weights, fitted to all that was added, with the ridge whose mean squared error on what was held out
+  /// is the least, over all tracks. Refuses if nothing was learned from or nothing held out, and if a weight
+  /// is not finite; then its weights are empty where exceptions are off. Costs 7 Cholesky factors of each
+  /// track.
   learned_result fit() const {
     learned_result out;
     for (auto const& [what, sums] :

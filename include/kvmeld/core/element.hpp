@@ -23,11 +23,13 @@ struct bfloat16 {
 
 /// Converts a storage type to and from float. Engines specialise it for their own types:
 /// `static float to_float(T)`, `static T from_float(float)`, `static constexpr float lowest` (most negative
-/// finite).
+/// finite). With `static constexpr char const* name` a saved sequence says which type its rows have; types of
+/// one name hold the same numbers.
 template <class T> struct element_traits;
 
 /// float needs no conversion.
 template <> struct element_traits<float> {
+  static constexpr char const* name = "float32";
   static constexpr float lowest = -3.402823466e+38f;
   KVMELD_HD static float to_float(float x) { return x; }
   KVMELD_HD static float from_float(float x) { return x; }
@@ -35,6 +37,7 @@ template <> struct element_traits<float> {
 
 /// bfloat16 is a float without its last 16 bits.
 template <> struct element_traits<bfloat16> {
+  static constexpr char const* name = "bfloat16";
   static constexpr float lowest = -3.38953139e+38f;
   KVMELD_HD static float to_float(bfloat16 x) { return bits_float(std::uint32_t{x.bits} << 16); }
   KVMELD_HD static bfloat16 from_float(float x) {
@@ -46,6 +49,7 @@ template <> struct element_traits<bfloat16> {
 
 /// Conversion of IEEE binary16.
 template <> struct element_traits<float16> {
+  static constexpr char const* name = "float16";
   static constexpr float lowest = -65504.0f;
 
   KVMELD_HD static float to_float(float16 x) {

@@ -73,12 +73,14 @@ using e5m2_code = fp8_code<2, 15, 0x7b, 0x7f>;
 
 /// Conversion saturates at 448.
 template <> struct element_traits<fp8_e4m3> {
+  static constexpr char const* name = "fp8_e4m3";
   static constexpr float lowest = -448.0f;
   KVMELD_HD static float to_float(fp8_e4m3 x) { return detail::e4m3_code::decode(x.bits); }
   KVMELD_HD static fp8_e4m3 from_float(float x) { return {detail::e4m3_code::encode(x)}; }
 };
 /// Conversion saturates at 57344.
 template <> struct element_traits<fp8_e5m2> {
+  static constexpr char const* name = "fp8_e5m2";
   static constexpr float lowest = -57344.0f;
   KVMELD_HD static float to_float(fp8_e5m2 x) { return detail::e5m2_code::decode(x.bits); }
   KVMELD_HD static fp8_e5m2 from_float(float x) { return {detail::e5m2_code::encode(x)}; }

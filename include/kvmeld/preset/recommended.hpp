@@ -1,7 +1,7 @@
-// The presets to begin with if nothing speaks for another method: with_learned where scores were learned of
-// the model, with_second_reading for prompts that can be read twice. Where neither can be, a real model loses
-// far more of a prompt, whatever the method (docs/real_models.md). The compositions are ours, their parts are
-// published.
+// The presets to begin with: with_learned where scores were learned of the model, with_second_reading for
+// prompts that can be read twice. Where neither is possible, use keydiff with one budget over all layers,
+// which loses far more answers. If the question ends the prompt, use dropkv, which loses what is asked later
+// (docs/real_models.md). The compositions are ours, their parts are published.
 #pragma once
 
 #include <kvmeld/core/config.hpp>

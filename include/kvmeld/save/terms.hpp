@@ -2,8 +2,8 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
-#include <kvmeld/core/fp8.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -27,13 +27,11 @@ struct terms {
   bool heads_alike;               ///< attention adds one row for all heads of a layer (bias_support::shared)
 };
 
-/// The name of an element type. Types of engines have none.
+template <class T> using traits_with_name = decltype(element_traits<T>::name);
+
+/// The name of an element type: that of element_traits, if they have one.
 template <class T> constexpr char const* name_of_element() {
-  if constexpr (std::is_same_v<T, float>) return "float32";
-  if constexpr (std::is_same_v<T, float16>) return "float16";
-  if constexpr (std::is_same_v<T, bfloat16>) return "bfloat16";
-  if constexpr (std::is_same_v<T, fp8_e4m3>) return "fp8_e4m3";
-  if constexpr (std::is_same_v<T, fp8_e5m2>) return "fp8_e5m2";
+  if constexpr (contract::allows<traits_with_name, T>) return element_traits<T>::name;
   if constexpr (std::is_same_v<T, std::int8_t>) return "int8";
   if constexpr (std::is_same_v<T, std::uint8_t>) return "uint8";
   return "another type";

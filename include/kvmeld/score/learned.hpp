@@ -49,10 +49,11 @@ namespace score {
 ///
 ///     sum over c of (a_c k_c + b_c k_c^2) + e log(1 + p) + f.
 ///
-/// a, b, e and f are those of the track (learned_weights). kvmeld.learn fits them by ridge regression. Values
-/// do not count: with them the fit is not better (docs/learned.md). Scores can be compared between heads and
-/// layers: share budgets by budget::over(budget_scope::all_layers, 0.0). (KVzap, arXiv 2601.07891, 2026,
-/// learns KVzip's scores from hidden states, which a cache does not hold.)
+/// a, b, e and f are those of the track (learned_weights). kvmeld.learn (in C++
+/// calibrate::learned_fit) fits them by ridge regression. Values do not count: with them the fit is not
+/// better (docs/learned.md). Scores can be compared between heads and layers: share budgets by
+/// budget::over(budget_scope::all_layers, 0.0). (KVzap, arXiv 2601.07891, 2026, learns KVzip's scores from
+/// hidden states, which a cache does not hold.)
 ///
 /// An entry's score is computed when a compression first asks for it, and stays with it; when entries merge,
 /// the result has the highest score of its members. An entry whose score is NaN ranks lowest.

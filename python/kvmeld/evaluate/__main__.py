@@ -14,7 +14,7 @@ from kvmeld.evaluate.models import add_options, opened
 
 POLICIES = [
     "kvzip@all_layers", "kvzip", "attention_matching@all_layers", "keydiff@all_layers", "streaming_llm", "compactor", "snapkv",
-    "expected_attention", "keydiff", "chelsea", "kvmerger", "random",
+    "expected_attention", "dropkv", "chelsea", "kvmerger", "random",
 ]
 LEARNED = "learned_centroids@all_layers"  # beside them, where weights were learned
 FORMAT = 1

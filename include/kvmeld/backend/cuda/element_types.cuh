@@ -12,6 +12,7 @@ inline namespace KVMELD_ABI {
 
 /// CUDA's IEEE binary16 type.
 template <> struct element_traits<__half> {
+  static constexpr char const* name = element_traits<float16>::name;
   static constexpr float lowest = -65504.0f;
   KVMELD_HD static float to_float(__half x) { return __half2float(x); }
   KVMELD_HD static __half from_float(float x) { return __float2half_rn(x); }
@@ -19,6 +20,7 @@ template <> struct element_traits<__half> {
 
 /// CUDA's bfloat16 type.
 template <> struct element_traits<__nv_bfloat16> {
+  static constexpr char const* name = element_traits<bfloat16>::name;
   static constexpr float lowest = -3.38953139e+38f;
   KVMELD_HD static float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
   KVMELD_HD static __nv_bfloat16 from_float(float x) { return __float2bfloat16_rn(x); }
