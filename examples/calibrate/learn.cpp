@@ -69,12 +69,9 @@ void add_passage(kvmeld::calibrate::learned_fit& fit, tiny_llama::model& model,
                  std::vector<int> const& tokens, std::uint32_t capacity, bool is_held_out) {
   tiny_llama::prompt_state state;
   std::vector<float> logits;
-  tiny_llama::engine<demo::full_policy> once(
-      model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), capacity);
+  tiny_llama::engine<demo::full_policy> once(model, demo::policy_of_full(), capacity);
   once.read(tokens, logits, [](auto&&...) {});
-  state.keys = once.keys();
-  state.values = once.values();
-  state.tokens = once.cache().tokens(0);
+  demo::copy_entries(once, state);
   demo::replay(model, once, tokens, state);
   tiny_llama::engine<kvmeld::preset::kvzip::type> const scored(model, kvmeld::preset::kvzip::for_budget(),
                                                                capacity, state);
@@ -86,8 +83,7 @@ void add_passage(kvmeld::calibrate::learned_fit& fit, tiny_llama::model& model,
 /// The keys of the token by which a model is known: [layers][kv_heads][head_dim].
 std::vector<float> keys_of_token(tiny_llama::model& model) {
   if (model.shape().vocab <= tiny_llama::token_of_keys) return {};
-  tiny_llama::engine<demo::full_policy, float> alone(
-      model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), 1);
+  tiny_llama::engine<demo::full_policy, float> alone(model, demo::policy_of_full(), 1);
   std::vector<float> logits;
   alone.read({tiny_llama::token_of_keys}, logits, [](auto&&...) {});
   return alone.keys();

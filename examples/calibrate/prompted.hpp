@@ -78,9 +78,7 @@ inline sample read_sample(tiny_llama::model& model, demo::material source, std::
     p.tokens.insert(p.tokens.end(), q.answer.begin(), q.answer.end() - 1);
     out.prompts.push_back(std::move(p));
   }
-  tiny_llama::engine<demo::full_policy> full(
-      model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), capacity,
-      out.context.plain);
+  tiny_llama::engine<demo::full_policy> full(model, demo::policy_of_full(), capacity, out.context.plain);
   for (prompt& p : out.prompts) p.whole = predictions(full, p, vocab);
   return out;
 }

@@ -21,6 +21,16 @@ namespace demo {
 
 /// The policy of the full cache: it is never asked to compress.
 using full_policy = kvmeld::compose::composed;
+inline full_policy policy_of_full() {
+  return kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks());
+}
+
+/// Copies an engine's entries to what other engines start from.
+inline void copy_entries(tiny_llama::engine<full_policy> const& engine, tiny_llama::prompt_state& to) {
+  to.keys = engine.keys();
+  to.values = engine.values();
+  to.tokens = engine.cache().tokens(0);
+}
 
 /// A prompt, and the question whose answer it holds (the last token is held back, so that even the first
 /// token of an answer comes from the compressed cache).
@@ -102,12 +112,9 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
   probes = std::min(probes, static_cast<int>(continuation.size()));
 
   std::vector<float> logits;
-  tiny_llama::engine<full_policy> engine(
-      model, kvmeld::compose::composed_of(kvmeld::preset::streaming_llm::with_sinks()), capacity);
+  tiny_llama::engine<full_policy> engine(model, policy_of_full(), capacity);
   engine.read(out.source.context, logits, recorder(model, out.plain.queries, out.plain.lse));
-  out.plain.keys = engine.keys();
-  out.plain.values = engine.values();
-  out.plain.tokens = engine.cache().tokens(0);
+  copy_entries(engine, out.plain);
   if (replays) replay(model, engine, out.source.context, out.plain);
 
   // The queries of the text that follows, or of a question, as the full cache sees it.
@@ -146,9 +153,7 @@ inline context read_context(tiny_llama::model& model, material source, std::uint
       asked.state.replay_weights.clear();
       replay(model, ahead, all, asked.state);
     }
-    asked.state.keys = ahead.keys();
-    asked.state.values = ahead.values();
-    asked.state.tokens = ahead.cache().tokens(0);
+    copy_entries(ahead, asked.state);
     out.with_question.push_back(std::move(asked));
   }
   return out;

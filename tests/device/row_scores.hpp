@@ -18,8 +18,7 @@ public:
                          Policy const* far = nullptr)
       : pair_(device, policy, 41, kvmeld::tuning::on, usual_limits<Policy>(), far) {
     pair_.both([&](auto& c) { c.open(0, length); });
-    if (kvmeld::channels_of(policy.score).at[0].tag == kvmeld::channel_tag::accumulated_attention)
-      pair_.observe(0, 4);
+    if (kvmeld::need_of(policy).when != kvmeld::observation::none) pair_.observe(0, 4);
     for (std::uint32_t i : {0u, 77u, length - 40}) {
       std::size_t const at = pair_.host().ledger().at(kvmeld::make_track(extent, 0, 0, 1), i);
       flags_.assign(pair_.host().ledger().flags, pair_.host().ledger().flags + extent.slots());

@@ -31,22 +31,18 @@ public:
   explicit regression_sums(std::size_t features)
       : gram_(features * (features + 1) / 2, 0.0), product_(features, 0.0) {}
 
-  /// x: features [4][features], of which `count` rows are examples. y: what is to be predicted, [count].
-  void add(double const* x, double const* y, std::size_t count) {
+  /// Adds four examples: their features x [4][features], and y [4], what is to be predicted. Zeros add
+  /// nothing.
+  void add(double const* x, double const* y) {
     std::size_t const n = product_.size();
-    double rows[4] = {0.0, 0.0, 0.0, 0.0}, wanted[4] = {0.0, 0.0, 0.0, 0.0};
-    for (std::size_t r = 0; r < count; ++r) {
-      rows[r] = 1.0;
-      wanted[r] = y[r];
-      square_ += y[r] * y[r];
-    }
     double const *const x0 = x, *const x1 = x0 + n, *const x2 = x1 + n, *const x3 = x2 + n;
     for (std::size_t i = 0; i < n; ++i) {
-      double const a0 = rows[0] * x0[i], a1 = rows[1] * x1[i], a2 = rows[2] * x2[i], a3 = rows[3] * x3[i];
+      double const a0 = x0[i], a1 = x1[i], a2 = x2[i], a3 = x3[i];
       double* const to = gram_.data() + row(i);
       for (std::size_t j = 0; j <= i; ++j) to[j] += (a0 * x0[j] + a1 * x1[j]) + (a2 * x2[j] + a3 * x3[j]);
-      product_[i] += (a0 * wanted[0] + a1 * wanted[1]) + (a2 * wanted[2] + a3 * wanted[3]);
+      product_[i] += (a0 * y[0] + a1 * y[1]) + (a2 * y[2] + a3 * y[3]);
     }
+    for (std::size_t r = 0; r < 4; ++r) square_ += y[r] * y[r];
   }
 
   void add(regression_sums const& other) {
@@ -260,11 +256,16 @@ private:
   void add_track(ledger_ref const& l, float const* scores, track t, Keys const& keys,
                  detail::regression_sums& to) const {
     std::size_t const features = learned_weights::floats(key_dim_);
-    std::vector<double> x(4 * features, 0.0);
+    std::vector<double> x(4 * features, 0.0), y(4, 0.0);
     std::vector<float> row(key_dim_);
-    double y[4];
     std::size_t count = 0;
     serial_team const team(nullptr, 0);
+    auto const add = [&] {
+      to.add(x.data(), y.data());
+      x.assign(x.size(), 0.0);
+      y.assign(y.size(), 0.0);
+      count = 0;
+    };
     for (slot_t s = 0; s < l.length[t.index]; ++s) {
       position_t const p = l.position[l.at(t, s)];
       if (p < first) continue;
@@ -279,11 +280,9 @@ private:
       of_row[2 * key_dim_] = std::log(1.0 + p);
       of_row[2 * key_dim_ + 1] = 1.0;
       y[count] = std::log(least + static_cast<double>(scores[l.at(t, s)]));
-      if (++count < 4) continue;
-      to.add(x.data(), y, count);
-      count = 0;
+      if (++count == 4) add();
     }
-    to.add(x.data(), y, count);
+    add();
   }
 
   std::uint32_t layers_, kv_heads_, key_dim_;

@@ -363,10 +363,10 @@ class Judge:
             return [context.tokens[i : i + PART] for i in range(0, len(context.tokens), PART)]
         if mode == "answer":
             opening = d.tokens(d.opening + "Write down what comes to your mind." + d.reply)
-            told = d.tokens("\n\n".join(context.texts))
+            told = d.tokens(context.between.join(context.texts))
             return [opening] + [told[i : i + STEP] for i in range(0, len(told), STEP)] + [d.tokens(d.turn)]
         size = -(-len(context.texts) // TURNS)
-        said = ["\n\n".join(context.texts[i : i + size]) for i in range(0, len(context.texts), size)]
+        said = [context.between.join(context.texts[i : i + size]) for i in range(0, len(context.texts), size)]
         pieces = [d.tokens(d.opening + said[0])]
         for text in said[1:]:
             pieces[-1] += d.tokens(f"\n\nRemember this.{d.reply}I will.{d.turn}")

@@ -67,13 +67,15 @@ class Question:
 @dataclass
 class Context:
     """tokens: the prompt up to the questions, of which the first `opening` open the dialogue; after: tokens of the text
-    behind it. texts: the passages, with their facts; copies: the sentences of the text to continue."""
+    behind it. texts: the passages, with their facts, and `between` what stands between two; copies: the sentences of the text to
+    continue."""
 
     number: int
     tokens: list[int]
     opening: int
     after: list[int]
     texts: list[str]
+    between: str
     questions: list[Question] = field(default_factory=list)
     copies: list[Question] = field(default_factory=list)
 
@@ -191,7 +193,7 @@ def _context(dialogue: Dialogue, paragraphs: Sequence[str], between: str, sizes:
         whole[ends[turn * len(ends) // 100]] += " " + statement
     prompt = dialogue.tokens(dialogue.opening + between.join(whole))
     after = dialogue.tokens(between + between.join(paragraphs[end : end + READ_ON]))[: READ_ON + 1]
-    context = Context(number, prompt, len(dialogue.tokens(dialogue.opening)), after, whole)
+    context = Context(number, prompt, len(dialogue.tokens(dialogue.opening)), after, whole, between)
     context.questions = [dialogue.question(*q) for q in asked]
     long = [p for p in body if len(dialogue.tokens(p)) > GIVEN + COPIED and len(p.split()) > 20]
     for p in rng.sample(long, min(COPIES, len(long))):
