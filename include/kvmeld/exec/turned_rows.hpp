@@ -46,26 +46,18 @@ KVMELD_HD inline rotation rotation_of(double turns) {
 template <class Kernels, class At>
 void turn_rows_tuned(Kernels const& kernels, double const* turns, std::uint32_t pairs, std::uint32_t apart,
                      float* rows, std::uint32_t count, std::uint32_t dim, At at) {
-  typename Kernels::rotations run{};
-  constexpr std::uint32_t most = Kernels::rotations::most;
-  for (std::uint32_t p = 0; p < pairs; p += most) {
-    std::uint32_t const these = min_of(most, pairs - p);
-    for (std::uint32_t i = 0, end = 0; i < count; i = end) {
-      // Rows up to `end` step alike.
-      std::int64_t const step = i + 1 < count ? std::int64_t{at(i + 1)} - at(i) : 0;
-      end = i + 1;
-      if (step == 1 || step == -1) {
-        while (end < count && std::int64_t{at(end)} - at(end - 1) == step) ++end;
-      }
-      for (std::uint32_t j = 0; j < these; ++j) {
-        rotation const first = rotation_of(at(i) * turns[p + j]), one = rotation_of(turns[p + j]);
-        run.cosine[j] = first.cosine;
-        run.sine[j] = first.sine;
-        run.step_cosine[j] = one.cosine;
-        run.step_sine[j] = step < 0 ? -one.sine : one.sine;
-      }
-      kernels.turn_run(rows + std::size_t{i} * dim + (apart == 1 ? 2 * p : p), end - i, dim, these, apart,
-                       run);
+  constexpr std::uint32_t most = Kernels::most_turned;
+  for (std::uint32_t i = 0, end = 0; i < count; i = end) {
+    // Rows up to `end` step alike.
+    std::int64_t const step = i + 1 < count ? std::int64_t{at(i + 1)} - at(i) : 0;
+    end = i + 1;
+    if (step == 1 || step == -1) {
+      while (end < count && std::int64_t{at(end)} - at(end - 1) == step) ++end;
+    }
+    int const by = end - i > 1 ? static_cast<int>(step) : 0;
+    for (std::uint32_t p = 0; p < pairs; p += most) {
+      kernels.turn_run(rows + std::size_t{i} * dim + (apart == 1 ? 2 * p : p), end - i, dim,
+                       min_of(most, pairs - p), apart, turns + p, at(i), by);
     }
   }
 }

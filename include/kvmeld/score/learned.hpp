@@ -3,10 +3,10 @@
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -59,7 +59,7 @@ namespace score {
 /// the result has the highest score of its members. An entry whose score is NaN ranks lowest.
 ///
 /// Channel: the score. Cost: one rotation and 3 d multiply-adds per entry that has no score yet, for d key
-/// channels. Reads keys, and no values. Scratch: 32 d floats.
+/// channels. Reads keys, and no values. Scratch: 32 d + 96 floats.
 struct learned {
   learned_weights weights;  ///< of this model; a cache refuses the policy without them
   /// How the engine rotated the keys that it stored: as when weights were learned. `frequencies` and `map`
@@ -84,7 +84,7 @@ struct learned {
   KVMELD_HD std::uint32_t next_window(std::uint32_t filled, std::uint32_t) const { return filled; }
   std::size_t scratch_bytes(shape const& s, int) const {
     return scratch_size(std::size_t{row_scratch::block} * s.key_dim * sizeof(float)) +
-           rope_scratch(rope, s.key_dim);
+           scratch_size(std::size_t{3} * row_scratch::block * sizeof(float)) + rope_scratch(rope, s.key_dim);
   }
 
   template <class Team, class Rows>
@@ -95,6 +95,8 @@ struct learned {
         weights.data + (std::size_t{t.layer} * weights.kv_heads + t.kv_head) * learned_weights::floats(d);
     float const* const square = linear + d;
     float* const turned = block_scratch<float>(team, std::size_t{row_scratch::block} * d);
+    float* const of_keys = block_scratch<float>(team, std::size_t{3} * row_scratch::block);
+    float *const of_squares = of_keys + row_scratch::block, *const unused = of_squares + row_scratch::block;
     double const* const turns = rope_table(team, rope, d);
     team.sync();
     rows.keys.for_each_block(
@@ -106,15 +108,17 @@ struct learned {
             part.sync();
             rotate_rows(part, rope, turns, turned, count, d,
                         [&](std::uint32_t i) { return -rope.turned_for(s + i, view.position(s + i)); });
+            row_measures(part, turned, d, count, d, linear, unused, of_keys);
+            part.for_each(count * d, [&](std::uint32_t i) { turned[i] *= turned[i]; });
+            part.sync();
+            row_measures(part, turned, d, count, d, square, unused, of_squares);
           }
           part.for_each(count, [&](std::uint32_t i) {
             float x = view.channel(0, s + i);
             if (x == unknown) {
-              float const* const k = turned + std::size_t{i} * d;
-              float const of_key =
-                  ordered_sum(d, [&](std::uint32_t c) { return k[c] * (linear[c] + square[c] * k[c]); });
               position_t const p = view.position(s + i);
-              x = of_key + square[d] * std::log(1.0f + static_cast<float>(p < 0 ? 0 : p)) + square[d + 1];
+              x = of_keys[i] + of_squares[i] +
+                  square[d] * std::log(1.0f + static_cast<float>(p < 0 ? 0 : p)) + square[d + 1];
               if (view.usable(s + i)) view.keep(0, s + i, x);
             }
             out[s + i] = x;

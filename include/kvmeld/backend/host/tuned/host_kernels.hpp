@@ -19,12 +19,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What rows at positions that follow one another are rotated by, for up to `most` pairs of channels: the
-/// rotations of the first row, and those from a row to the next.
-struct rotation_run {
-  static constexpr std::uint32_t most = 64;
-  double cosine[most], sine[most], step_cosine[most], step_sine[most];
-};
+/// Pairs of channels that turn_run takes at most.
+constexpr std::uint32_t most_turned = 64;
 
 struct key_counts {
   std::uint32_t above, inside;
@@ -127,11 +123,11 @@ template <class = void> struct untyped_kernels {
   static by_instruction_set<void(float const* logits, float const* bias, std::uint32_t n, float norm,
                                  float* out)>
       add_exponentials;
-  /// Rotates `pairs` pairs of channels of each of `count` rows of `dim` floats by `run`, which then is that
-  /// of the last row. The second channel of a pair is `apart` behind the first; 1: pairs lie side by side.
-  /// The numbers of `run` behind `pairs` are any finite ones.
+  /// Rotates `pairs` pairs of channels of each of `count` rows of `dim` floats: pair p of row i by
+  /// (at + i * step) * turns[p] turns, for `step` 1 or -1. At most most_turned pairs. The second channel of a
+  /// pair is `apart` behind the first; 1: pairs lie side by side.
   static by_instruction_set<void(float* rows, std::uint32_t count, std::uint32_t dim, std::uint32_t pairs,
-                                 std::uint32_t apart, rotation_run& run)>
+                                 std::uint32_t apart, double const* turns, std::int64_t at, int step)>
       turn_run;
   /// out[i] = log_of_degree(degree[i]).
   static by_instruction_set<void(float const* degree, std::uint32_t n, float* out)> log_degrees;
@@ -261,7 +257,8 @@ template <class T>
 by_instruction_set<void(float const*, float const*, std::uint32_t, float, float*)>
     untyped_kernels<T>::add_exponentials = KVMELD_EACH_SET(add_exponentials);
 template <class T>
-by_instruction_set<void(float*, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, rotation_run&)>
+by_instruction_set<void(float*, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, double const*,
+                        std::int64_t, int)>
     untyped_kernels<T>::turn_run = KVMELD_EACH_SET(turn_run);
 template <class T>
 by_instruction_set<void(float const*, std::uint32_t, float*)> untyped_kernels<T>::log_degrees =
@@ -373,10 +370,10 @@ struct host_kernels {
                         float* out) const {
     untyped_kernels<>::add_exponentials[set](logits, bias, n, norm, out);
   }
-  using rotations = rotation_run;
+  static constexpr std::uint32_t most_turned = kvmeld::most_turned;
   void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, std::uint32_t pairs, std::uint32_t apart,
-                rotation_run& run) const {
-    untyped_kernels<>::turn_run[set](rows, count, dim, pairs, apart, run);
+                double const* turns, std::int64_t at, int step) const {
+    untyped_kernels<>::turn_run[set](rows, count, dim, pairs, apart, turns, at, step);
   }
   void log_degrees(float const* degree, std::uint32_t n, float* out) const {
     untyped_kernels<>::log_degrees[set](degree, n, out);

@@ -278,17 +278,53 @@ template <class Vector> KVMELD_SIMD void turn(Vector& x, Vector& y, Vector cosin
   x = turned;
 }
 
+/// cosine[p] and sine[p] of `at` * turns[p] turns for p < pairs, as rotation_of computes them. All arrays
+/// have most_turned numbers, finite ones behind `pairs` too.
+KVMELD_SIMD void rotations_of(double const* turns, std::uint32_t pairs, double at, double* cosine,
+                              double* sine) {
+  double angle[most_turned], quarters[most_turned];
+  for (std::uint32_t p = 0; p < pairs; p += double_width)
+    store_doubles(angle + p, settled(load_doubles(turns + p) * at));
+  for (std::uint32_t p = 0; p < most_turned && p < pairs + double_width; ++p) {
+    double const part = angle[p] - std::floor(angle[p] + 0.5);
+    quarters[p] = std::floor(4.0 * part + 0.5);
+    angle[p] = (part - 0.25 * quarters[p]) * 6.28318530717958647693;
+  }
+  for (std::uint32_t p = 0; p < pairs; p += double_width) {
+    doubles const x = load_doubles(angle + p), square = settled(x * x);
+    doubles c = doubles{} + 1.0, s = c;
+    for (int n = 16; n > 0; n -= 2) {
+      c = 1.0 - settled(settled(square * c) * (1.0 / (n * (n - 1))));
+      s = 1.0 - settled(settled(square * s) * (1.0 / (n * (n + 1))));
+    }
+    store_doubles(cosine + p, c);
+    store_doubles(sine + p, settled(s * x));
+  }
+  for (std::uint32_t p = 0; p < pairs; ++p) {
+    double const by_quarter[] = {cosine[p], -sine[p], -cosine[p], sine[p]};
+    auto const quarter = static_cast<unsigned>(static_cast<int>(quarters[p]));
+    cosine[p] = by_quarter[quarter & 3];
+    sine[p] = by_quarter[(quarter + 3) & 3];
+  }
+}
+
 /// See host_kernels.hpp.
 KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, std::uint32_t pairs,
-                           std::uint32_t apart, rotation_run& run) {
-  float c[rotation_run::most] = {}, s[rotation_run::most] = {};
+                           std::uint32_t apart, double const* turns, std::int64_t at, int step) {
+  double padded[most_turned] = {};
+  for (std::uint32_t p = 0; p < pairs; ++p) padded[p] = turns[p];
+  double cosine[most_turned] = {}, sine[most_turned] = {}, step_cosine[most_turned] = {},
+         step_sine[most_turned] = {};
+  rotations_of(padded, pairs, static_cast<double>(at), cosine, sine);
+  if (count > 1) rotations_of(padded, pairs, step, step_cosine, step_sine);
+  float c[most_turned] = {}, s[most_turned] = {};
   for (std::uint32_t i = 0; i < count; ++i) {
     for (std::uint32_t p = 0; p < pairs; p += double_width) {
-      doubles x = load_doubles(run.cosine + p), y = load_doubles(run.sine + p);
+      doubles x = load_doubles(cosine + p), y = load_doubles(sine + p);
       if (i > 0) {
-        turn(x, y, load_doubles(run.step_cosine + p), load_doubles(run.step_sine + p));
-        store_doubles(run.cosine + p, x);
-        store_doubles(run.sine + p, y);
+        turn(x, y, load_doubles(step_cosine + p), load_doubles(step_sine + p));
+        store_doubles(cosine + p, x);
+        store_doubles(sine + p, y);
       }
       store_as_floats(c + p, x);
       store_as_floats(s + p, y);
@@ -296,10 +332,10 @@ KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, 
     for (std::uint32_t p = 0; p < pairs; p += width) {
       std::uint32_t const n = pairs - p < width ? pairs - p : width;
       float* const row = rows + std::size_t{i} * dim + (apart == 1 ? 2 * p : p);
-      floats const cosine = load(c + p), sine = load(s + p);
+      floats const by_cosine = load(c + p), by_sine = load(s + p);
       if (apart != 1 && n == width) {
         floats x = load(row), y = load(row + apart);
-        turn(x, y, cosine, sine);
+        turn(x, y, by_cosine, by_sine);
         store(row, x);
         store(row + apart, y);
         continue;
@@ -311,7 +347,7 @@ KVMELD_ENTRY void turn_run(float* rows, std::uint32_t count, std::uint32_t dim, 
         second[j] = row[j * next + apart];
       }
       floats x = load(first), y = load(second);
-      turn(x, y, cosine, sine);
+      turn(x, y, by_cosine, by_sine);
       store(first, x);
       store(second, y);
       for (std::uint32_t j = 0; j < n; ++j) {
