@@ -239,9 +239,10 @@ template <class T> void run_presets(session& s, tensors<T>& x) {
   run_preset(s, x, "ems", kvmeld::preset::ems::shared(), false, fixed);
   run_preset(s, x, "chelsea", kvmeld::preset::chelsea::llama3(), true);
   std::vector<float> const learned = random_weights(x.extent());
+  kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
   run_preset(s, x, "learned_centroids",
-             kvmeld::preset::with_centroids(kvmeld::preset::learned::with_weights(
-                 weights_of(learned, x.extent()), {kvmeld::rope_pairing::half_split})));
+             kvmeld::preset::with_centroids(
+                 kvmeld::preset::learned::with_weights(weights_of(learned, x.extent()), rope), rope));
   for (std::uint32_t interval : {64u, 256u}) {
     run_decode_step(s, x, "ems", kvmeld::preset::ems::shared(), interval);
     run_decode_step(s, x, "cam", kvmeld::preset::cam::over_streaming_llm(), interval);

@@ -99,7 +99,7 @@ def test_a_cache_of_what_was_learned(model, found, tmp_path):
     with torch.inference_mode():
         model(input_ids=ids, past_key_values=cache)
         cache.compress()
-    assert cache.cache.policy == "learned x top x centroids x degree_weighted" and cache.over == "all_layers"
+    assert cache.cache.policy == "learned x top x centroids x score_weighted" and cache.over == "all_layers"
     lengths = cache.cache.lengths(0)
     assert lengths.sum() == 40 * lengths.size
     for layer in range(2):

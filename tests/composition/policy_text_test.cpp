@@ -219,15 +219,16 @@ TEST_CASE("policies that turn keys are told how, or refused") {
       CHECK_THROWS_WITH_AS(
           compose::read_policy(p.name, out),
           doctest::Contains("policy: rope is not given; it must be half_split, interleaved or none, as "
-                            "the model rotates keys, because the score "),
+                            "the model rotates keys, because the "),
           invalid_argument);
     } else {
       compose::read_policy(p.name, out);  // none has to be told weights, either
     }
     CHECK(!compose::says_rope(p.name));
   }
-  CHECK(turning == std::set<std::string>{"compactor", "expected_attention", "learned", "learned_centroids",
-                                         "learned_leverage", "triattention", "triattention_merging"});
+  CHECK(turning == std::set<std::string>{"compactor", "expected_attention", "kvzip_centroids", "learned",
+                                         "learned_centroids", "learned_leverage", "triattention",
+                                         "triattention_merging"});
   CHECK(compose::says_rope("compactor rotary_dim=3"));
   CHECK(!compose::says_rope("rope"));
   // Every score: what the program tells reaches those that need it, and only those.
@@ -278,11 +279,13 @@ TEST_CASE("refusals, and a policy that stays as it was") {
           "pool, lag, future, queries, ridge, sinks, recents, heavy, threshold, chunk, steps, share, "
           "beta");
   refuses("snapkv rope=none",
-          "policy: rope is given; it must be absent, because the score local does not turn keys back");
-  refuses("kvzip rope_base=3", "policy: rope_base is given; it must be absent, because the score "
-                               "max_attention does not turn keys back");
+          "policy: rope is given; it must be absent, because neither the score local nor the identifier "
+          "evict_rest turns keys back");
+  refuses("kvzip rope_base=3", "policy: rope_base is given; it must be absent, because neither the score "
+                               "max_attention nor the identifier evict_rest turns keys back");
   refuses("snapkv rotary_dim=8",
-          "policy: rotary_dim is given; it must be absent, because the score local does not turn keys back");
+          "policy: rotary_dim is given; it must be absent, because neither the score local nor the "
+          "identifier evict_rest turns keys back");
   refuses("compactor rope=round", "policy: rope is \"round\"; it must be half_split, interleaved or none");
   refuses("compactor rope_base=x", "policy: rope_base is \"x\"; it must be a number");
   refuses("compactor rope_base=0", "policy: rope_base is 0; it must be above 0");

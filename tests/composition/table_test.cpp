@@ -41,8 +41,9 @@ bool meaningful(std::string const& score, std::string const& select, std::string
       score == "drop_error" || score == "chunk_attention" || score == "leverage+chunk_attention" ||
       score == "root_mean_square" || score == "root_mean_square+queries" || score == "leverage+queries" ||
       score == "learned" || score == "leverage+learned" || score == "max_output" || score == "local*value";
-  bool const computes = merge == "score_weighted" || merge == "mass_preserving" || merge == "collapsed" ||
-                        (span && merge == "additive");
+  bool const peaks = score == "max_attention" || score == "max_output" || score == "learned";
+  bool const computes = (merge == "score_weighted" && !peaks) || merge == "mass_preserving" ||
+                        merge == "collapsed" || (span && merge == "additive");
   if (orders && computes) return false;
   if (nearest != (select == "tiers") && (nearest || bipartite || scan || span || means)) return false;
   if (merge == "drop") return true;

@@ -48,8 +48,9 @@ template <class Device> void same_learned(Device const& device) {
   near.data = weights.data();
   there.data = far_weights.data();
   auto const made = [](kvmeld::learned_weights const& w, bool centroids) {
-    auto const evicting = kvmeld::preset::learned::with_weights(w, {}, kvmeld::quantity::entries(3));
-    return centroids ? kvmeld::compose::composed_of(kvmeld::preset::with_centroids(evicting))
+    kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
+    auto const evicting = kvmeld::preset::learned::with_weights(w, rope, kvmeld::quantity::entries(3));
+    return centroids ? kvmeld::compose::composed_of(kvmeld::preset::with_centroids(evicting, rope))
                      : kvmeld::compose::composed_of(evicting);
   };
   for (bool const centroids : {false, true}) {

@@ -3,6 +3,7 @@
 #include <kvmeld/identify/centroids.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/attention.hpp"
 #include "reference/centroids.hpp"
 #include "support/random_cache.hpp"
 #include "support/refusal_rule.hpp"
@@ -25,8 +27,9 @@ namespace {
 using clustering = kvmeld::policy<kvmeld::score::none, kvmeld::select::sinks_and_recents,
                                   kvmeld::identify::centroids, kvmeld::merge::degree_weighted>;
 
-clustering policy_of(std::uint32_t ends, std::uint32_t chunk, std::uint32_t steps) {
-  return {{}, {quantity::entries(ends), quantity::entries(ends)}, {chunk, steps}, {}};
+clustering policy_of(std::uint32_t ends, std::uint32_t chunk, std::uint32_t steps,
+                     kvmeld::rope_params const& rope = {}) {
+  return {{}, {quantity::entries(ends), quantity::entries(ends)}, {chunk, steps, rope}, {}};
 }
 
 std::vector<std::uint32_t> planned(support::engine_memory<float>& memory, clustering const& policy,
@@ -54,9 +57,20 @@ TEST_CASE("clusters and pivots are those of the naive loops") {
     memory.fill_sequence(d, 0, 0, n, d.chance(0.3) ? support::texture::noise : support::texture::clusters);
     if (d.chance(0.2))
       support::write_row(memory.tensors().keys, t, d.below(n), {kvmeld::bits_float(0x7f800000u)});
-    auto cache = make_cache(memory, policy_of(ends, chunk, steps));
+    reference::attention_options turned;  // keys as they were before their rotation, which is undone
+    kvmeld::rope_params rope;
+    if (d.chance(0.5)) {
+      bool const halves = d.chance(0.5);
+      rope.pairing = halves ? kvmeld::rope_pairing::half_split : kvmeld::rope_pairing::interleaved;
+      turned.rope = halves ? reference::rotation::half_split : reference::rotation::interleaved;
+      turned.rotary = rope.rotary_dim = 2 * d.between(1, dim / 2);
+      turned.rope_base = rope.base = 50;
+    }
+    auto cache = make_cache(memory, policy_of(ends, chunk, steps, rope));
     cache.open(0, n);
-    reference::track_state const track = support::read_track(cache.ref(), t);
+    reference::track_state track = support::read_track(cache.ref(), t);
+    for (std::uint32_t s = 0; rope.active() && s < n; ++s)
+      track.keys[s] = reference::rotated(track.keys[s], -static_cast<long>(s), turned);
     reference::indices list;
     for (std::uint32_t s = ends; s + ends < n; ++s) {
       if (!track.bad[s]) list.push_back(s);
@@ -77,7 +91,7 @@ TEST_CASE("clusters and pivots are those of the naive loops") {
       continue;
     }
     ++count.compared;
-    CHECK(planned(memory, policy_of(ends, chunk, steps), n, limit) == expected);
+    CHECK(planned(memory, policy_of(ends, chunk, steps, rope), n, limit) == expected);
   }
   MESSAGE("compared ", count.compared, " plans, skipped ", count.skipped);
   CHECK(count.compared > 250);
@@ -178,6 +192,41 @@ TEST_CASE("tracks that share a budget keep the best entries of all whole, and ha
     }
     CHECK(held == std::size_t{entries} * tracks);
   }
+}
+
+TEST_CASE("keys that are the same before their rotation merge, however far they have turned") {
+  support::engine_memory<float> memory({1, 1, 1, 1, 2, 1, 6});
+  float const c = std::cos(1.0f), s = std::sin(1.0f);
+  float x = 1, y = 0;  // turns by 1 from each entry to the next
+  support::rows keys;
+  for (int i = 0; i < 6; ++i) {
+    keys.push_back(i % 2 == 0 ? std::vector<float>{x, y} : std::vector<float>{-3 * x, -3 * y});
+    float const turned = x * c - y * s;
+    y = x * s + y * c;
+    x = turned;
+  }
+  memory.fill({0, 0, 0, 0}, 0, keys, support::rows{{1}, {2}, {3}, {4}, {5}, {6}});
+  kvmeld::rope_params const rope{kvmeld::rope_pairing::half_split};
+  // Which of them is nearest to their mean, only rounding tells.
+  std::vector<std::uint32_t> const target = planned(memory, policy_of(0, 1024, 6, rope), 6, 2);
+  for (std::uint32_t i = 0; i < 6; ++i) CHECK(target[i] == target[i % 2]);
+  CHECK(target[0] % 2 == 0);
+  CHECK(target[1] % 2 == 1);
+}
+
+TEST_CASE("rotations that do not fit the cache are refused") {
+  support::engine_memory<float> memory({1, 1, 1, 1, 4, 1, 6});
+  kvmeld::rope_params rope{kvmeld::rope_pairing::half_split};
+  rope.rotary_dim = 6;
+  CHECK_THROWS_WITH_AS(make_cache(memory, policy_of(0, 8, 6, rope)),
+                       doctest::Contains("rope.rotary_dim is 6; it must be 0, which means all, or an even "
+                                         "number of at most 4"),
+                       kvmeld::invalid_argument);
+  rope.rotary_dim = 0;
+  rope.positions = kvmeld::rope_positions::slot;
+  CHECK_THROWS_WITH_AS(make_cache(memory, policy_of(0, 8, 6, rope)),
+                       doctest::Contains("identify::centroids.rope.positions is rope_positions::slot"),
+                       kvmeld::invalid_argument);
 }
 
 TEST_CASE("a stretch has two entries at least") {

@@ -28,7 +28,7 @@ TEST_CASE("learned scores and centroids on Kokkos are the host's") {
   auto const learned =
       kvmeld::preset::learned::with_weights(support::some_weights(lanes_test::short_life.extent), rope);
   same{}("learned", kvmeld::compose::composed_of(learned));
-  same{}("learned, centroids", kvmeld::compose::composed_of(kvmeld::preset::with_centroids(learned)));
+  same{}("learned, centroids", kvmeld::compose::composed_of(kvmeld::preset::with_centroids(learned, rope)));
   support::each_centroid_preset(support::few_types(same{}));
 }
 

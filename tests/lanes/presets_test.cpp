@@ -29,7 +29,7 @@ TEST_CASE("eviction presets do not depend on the number of lanes") {
   auto const learned =
       preset::learned::with_weights(support::some_weights(lanes_test::short_life.extent), rope);
   same_on_all_lanes<row_keys>("learned", learned);
-  same_on_all_lanes<row_keys>("learned, centroids", preset::with_centroids(learned));
+  same_on_all_lanes<row_keys>("learned, centroids", preset::with_centroids(learned, rope));
   auto compactor = preset::compactor::with_rope(rope);
   compactor.score.chunk = 9;
   same_on_all_lanes<row_keys>("compactor before rotation", compactor);

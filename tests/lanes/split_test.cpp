@@ -19,7 +19,7 @@ TEST_CASE("shared budgets do not depend on the number of lanes") {
   };
   run("h2o", kvmeld::preset::h2o::defaults(), kvmeld::shortfall::keep);
   run("centroids",
-      kvmeld::preset::with_centroids(kvmeld::preset::kvzip::for_budget(kvmeld::quantity::entries(0))),
+      kvmeld::preset::with_centroids(kvmeld::preset::kvzip::for_budget(kvmeld::quantity::entries(0)), {}),
       kvmeld::shortfall::keep);
   run("cam", kvmeld::preset::cam::over_h2o(), kvmeld::shortfall::evict_lowest);
 }

@@ -40,16 +40,20 @@ struct weights {
   std::vector<kvmeld::fate> fates;
 };
 
-template <class Merge>
+// A score whose one channel is the attention that an entry got, or its logarithm; the largest of a set stays.
+template <kvmeld::score_kind Kind> struct peak_score : kvmeld::score::max_attention {
+  static constexpr kvmeld::score_kind gives = Kind;
+};
+
+template <class Merge, class Score = kvmeld::score::global>
 weights weigh(Merge merge, every_few sets, support::rows const& keys, std::vector<float> const& scores,
-              std::vector<float> const& degrees) {
+              std::vector<float> const& degrees, Score score = {}) {
   std::uint32_t const n = static_cast<std::uint32_t>(keys.size());
   support::engine_memory<float> memory({1, 1, 1, 1, static_cast<std::uint32_t>(keys[0].size()), 1, n});
   memory.fill({0, 0, 0, 0}, 0, keys, support::rows(n, {1}));
   kvmeld::select::top const nobody{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0),
                                    kvmeld::quantity::entries(0)};
-  auto cache =
-      make_cache(memory, kvmeld::policy{kvmeld::score::global{}, nobody, sets, merge}, support::with_plan());
+  auto cache = make_cache(memory, kvmeld::policy{score, nobody, sets, merge}, support::with_plan());
   cache.open(0, n);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, scores);
   for (std::uint32_t i = 0; i < n; ++i) cache.ledger().degree[i] = degrees[i];
@@ -82,6 +86,25 @@ TEST_CASE("weights by hand: a set of three and an entry alone") {
               {0.125, 0.25, 0.625, 1});
   check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {0, 0, 0, 0}, degrees).key,
               {1.0 / 3, 1.0 / 3, 1.0 / 3, 1});
+
+  // Scores that do not add up count once for each token behind an entry: 1 * 4, 2 * 1, 5 * 2 of 16.
+  peak_score<kvmeld::score_kind::peaks> const peaks;
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {4, 1, 2, 7}, degrees, peaks).value,
+              {0.25, 0.125, 0.625, 1});
+  // An entry that got no attention hardly counts; where none did, tokens do.
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {4, 0, 2, 7}, degrees, peaks).key,
+              {4.0 / 14, 2e-6 / 14, 10.0 / 14, 1});
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {0, 0, 0, 0}, degrees, peaks).key,
+              {0.125, 0.25, 0.625, 1});
+  peak_score<kvmeld::score_kind::log_peaks> const logs;
+  auto const log = [](double x) { return static_cast<float>(std::log(x)); };
+  check_equal(
+      weigh(kvmeld::merge::score_weighted{}, sets, keys, {log(4), log(1), log(2), 7}, degrees, logs).value,
+      {0.25, 0.125, 0.625, 1});
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {-3e4f, -3e4f, -3e4f, 0}, degrees, logs).key,
+              {1.0 / 3, 1.0 / 3, 1.0 / 3, 1});  // all weights are 0
+  check_equal(weigh(kvmeld::merge::score_weighted{}, sets, keys, {3e4f, 3e4f, 0, 0}, degrees, logs).key,
+              {1.0 / 3, 2.0 / 3, 0, 1});
 
   // Gaussian, pivot 0, distances 0, 1, 2. mean_l2: sigma 3/2; g = 1, exp(-1/4.5), exp(-4/4.5).
   double const a = std::exp(-1 / 4.5), b = std::exp(-4 / 4.5), total = 1 + a + b;

@@ -185,11 +185,11 @@ TEST_CASE(
   }
   CHECK(kvmeld::name_of_policy(kvmeld::preset::leverage_dropkv::for_budget()) ==
         "leverage+drop_error x top x evict_rest x drop");
-  CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::with_second_reading()) ==
-        "max_attention x top x centroids x degree_weighted");
+  CHECK(kvmeld::name_of_policy(kvmeld::preset::recommended::with_second_reading({})) ==
+        "max_attention x top x centroids x score_weighted");
   float const weights[10] = {};
   auto const learned = kvmeld::preset::recommended::with_learned({weights, 1, 1, 4}, {});
-  CHECK(kvmeld::name_of_policy(learned) == "learned x top x centroids x degree_weighted");
+  CHECK(kvmeld::name_of_policy(learned) == "learned x top x centroids x score_weighted");
   CHECK(learned.score.weights.data == weights);
 }
 

@@ -114,8 +114,9 @@ TEST_CASE(
   std::vector<float> const weights = random_weights(d, extent);
   support::engine_memory<float> memory(extent);
   memory.fill_sequence(d, 0, 0, 50, support::texture::clusters);
-  auto const policy = kvmeld::preset::with_centroids(evicting(of(weights, extent)), quantity::of_budget(0.5),
-                                                     quantity::entries(0), quantity::entries(0));
+  auto const policy =
+      kvmeld::preset::with_centroids(evicting(of(weights, extent)), {}, quantity::of_budget(0.5),
+                                     quantity::entries(0), quantity::entries(0));
   auto cache = support::make_cache(memory, policy);
   cache.open(0, 50);
   kvmeld::track const t{0, 0, 0, 0};
@@ -205,6 +206,9 @@ TEST_CASE("weights of another model, and none, are refused") {
   CHECK(policy.identify.name() == "centroids");
   refuses([&] { kvmeld::compose::read_policy("learned", policy); },
           "because the score learned turns them back");
+  refuses([&] { kvmeld::compose::read_policy("kvzip_centroids", policy); },
+          "policy: rope is not given; it must be half_split, interleaved or none, as the model rotates keys, "
+          "because the identifier centroids turns them back");
   CHECK(kvmeld::need_of(policy).when == kvmeld::observation::none);
 }
 

@@ -75,10 +75,10 @@ template <class F> void each_centroid_preset(F f) {
   using kvmeld::quantity;
   auto centroids = kvmeld::preset::with_centroids(
       kvmeld::preset::kvzip::for_budget(quantity::entries(3), quantity::entries(1)),
-      quantity::of_budget(0.4));
+      {kvmeld::rope_pairing::half_split}, quantity::of_budget(0.4));
   f("kvzip, centroids", centroids);
   centroids.identify = {8, 2};
-  f("kvzip, centroids of short stretches", centroids);
+  f("kvzip, centroids of short stretches, of keys as they lie", centroids);
 }
 
 // EMS for values that are noise. Those that share want options.members.

@@ -9,6 +9,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
@@ -142,6 +143,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
   if (problem.empty()) problem = table_problem(p.score, sizes.extent);
+  if (problem.empty()) problem = shape_problem(p.identify, sizes.extent);
   if (problem.empty()) problem = bias_problem(p.merge, sizes);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);

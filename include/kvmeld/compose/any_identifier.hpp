@@ -100,6 +100,9 @@ public:
   std::string problem() const {
     return of_.visit([](auto const& i) { return problem_of(i); });
   }
+  std::string problem_for(shape const& extent) const {
+    return of_.visit([&](auto const& i) { return kvmeld::detail::shape_problem(i, extent); });
+  }
 
 private:
   /// f(identifier) if the identifier that is held looks for candidates in tiles; else 0.

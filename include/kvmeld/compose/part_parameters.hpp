@@ -7,6 +7,7 @@
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/identify/admit.hpp>
+#include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/chunk_attention.hpp>
@@ -219,9 +220,12 @@ inline std::string set_parameter(composed& policy, std::string const& name, std:
 
 namespace detail {
 
-/// Calls f(rope, needed) with the rotation of a score that turns keys back. `needed`: whether it must know
+/// Calls f(rope, needed) with the rotation of each part that turns keys back. `needed`: whether it must know
 /// it.
 template <class F> void with_rope_of(composed& policy, F f) {
+  policy.identify.change([&](auto& part) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(part)>, identify::centroids>) f(part.rope, true);
+  });
   policy.score.change([&](auto& score) {
     using type = std::decay_t<decltype(score)>;
     if constexpr (std::is_same_v<type, score::expected_attention> ||
@@ -242,23 +246,26 @@ template <class F> void with_rope_of(composed& policy, F f) {
 }  // namespace detail
 
 /// Whether the policy has to know how a model rotates queries and keys: its score is expected_attention,
-/// distance_preference, learned (also in a blend), or leverage in a blend with chunk_attention.
+/// distance_preference, learned (also in a blend), or leverage in a blend with chunk_attention, or its
+/// identifier is centroids.
 inline bool needs_rope(composed policy) {
   bool needs = false;
-  detail::with_rope_of(policy, [&](rope_params const&, bool needed) { needs = needed; });
+  detail::with_rope_of(policy, [&](rope_params const&, bool needed) { needs = needs || needed; });
   return needs;
 }
 
-/// How the policy's score turns keys back; inactive if it does not.
+/// How the policy's parts turn keys back; inactive if they do not.
 inline rope_params rope_of(composed policy) {
   rope_params out;
-  detail::with_rope_of(policy, [&](rope_params const& rope, bool) { out = rope; });
+  detail::with_rope_of(policy, [&](rope_params const& rope, bool) {
+    if (rope.active()) out = rope;
+  });
   return out;
 }
 
-/// Tells a score that turns keys back how a model rotates queries and keys: those of needs_rope, and leverage
-/// alone or blended, which otherwise takes keys as they lie. Other scores stay as they are. Returns whether
-/// the policy has such a score.
+/// Tells parts that turn keys back how a model rotates queries and keys: those of needs_rope, and leverage
+/// alone or blended, which otherwise takes keys as they lie. Other parts stay as they are. Returns whether
+/// the policy has such a part.
 inline bool set_rope(composed& policy, rope_params const& rope) {
   bool found = false;
   detail::with_rope_of(policy, [&](rope_params& own, bool) {

@@ -9,6 +9,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
@@ -224,14 +225,15 @@ inline std::string read_policy_problem(std::string const& text, rope_params cons
   }
   if (told == nullptr && turning.empty() && needs_rope(policy)) {
     return refusal("policy", "rope", "not given",
-                   "half_split, interleaved or none, as the model rotates keys, because the score ",
-                   policy.score.name(),
+                   "half_split, interleaved or none, as the model rotates keys, because ",
+                   policy.identify.name() == identify::centroids::name ? "the identifier centroids"
+                                                                       : "the score " + policy.score.name(),
                    " turns them back (rope=half_split rope_base=500000, or the program tells it)");
   }
-  // A score that need not turn keys back does so only where the text says it.
+  // A part that need not turn keys back does so only where the text says it.
   if ((needs_rope(policy) || !turning.empty()) && !set_rope(policy, rope) && !turning.empty()) {
-    return refusal("policy", turning.first(), "given", "absent, because the score ", policy.score.name(),
-                   " does not turn keys back");
+    return refusal("policy", turning.first(), "given", "absent, because neither the score ",
+                   policy.score.name(), " nor the identifier ", policy.identify.name(), " turns keys back");
   }
   for (std::size_t i = preset ? 1 : 0; i < words.size(); ++i) {
     std::string const& name = words[i].name;

@@ -84,6 +84,15 @@ enum class role : std::uint8_t {
   irrelevant,  ///< dropped
 };
 
+/// What a score tells about entries.
+enum class score_kind : std::uint8_t {
+  none,       ///< nothing: all entries score the same
+  order,      ///< which of two entries matters more; numbers may be negative. A set scores as its best member
+  peaks,      ///< as order, by amounts of at least 0, such as the largest attention
+  log_peaks,  ///< as order, by the natural logarithm of such amounts
+  weights,    ///< amounts of at least 0, such as attention; they add up when entries merge
+};
+
 /// The quotient a / b, rounded up.
 KVMELD_HD constexpr std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return a / b + (a % b != 0); }
 

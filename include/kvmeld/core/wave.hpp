@@ -90,6 +90,7 @@ struct wave_ref {
   role* roles = nullptr;
   /// [tracks][capacity] importance of each entry.
   float* score = nullptr;
+  score_kind scores = score_kind::order;  ///< what `score` holds, told to merge functions
   /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending. From
   /// new_slots_phase on: all entries that stay.
   slot_t* live = nullptr;

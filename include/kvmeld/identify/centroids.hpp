@@ -12,6 +12,7 @@
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/rows.hpp>
+#include <kvmeld/queries/rope.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,25 +23,30 @@ inline namespace KVMELD_ABI {
 namespace identify {
 
 /// The live entries of a track become as many clusters as the budget leaves room for: k-means (Lloyd, "Least
-/// Squares Quantization in PCM", 1982) on keys as they are stored, each entry with its degree as weight. The
-/// list of live entries is cut into stretches of `chunk` neighbours, so that the cost is linear in their
-/// number; a stretch gets its share of the clusters. Seeds lie at equal strides in a stretch. After `steps`
-/// steps every entry goes to the nearest mean (ties to the earlier one). A cluster that ended empty takes the
-/// entry that is farthest from its own mean. The entry nearest to the mean of a cluster is the pivot of the
-/// set (the oldest of those that are as near, within a thousandth: two entries are always as near as each
-/// other), and the merge function makes the centroid: merge::degree_weighted.
+/// Squares Quantization in PCM", 1982) on keys, each entry with its degree as weight. Where `rope` says how
+/// keys lie rotated, they are compared as they were before; entries of like meaning are then alike wherever
+/// they stand, and a compressed cache is nearer to the full one (docs/real_models.md). They merge as they
+/// lie. The list of live entries is cut into stretches of `chunk` neighbours, so that the cost is linear in
+/// their number; a stretch gets its share of the clusters. Seeds lie at equal strides in a stretch. After
+/// `steps` steps every entry goes to the nearest mean (ties to the earlier one). A cluster that ended empty
+/// takes the entry that is farthest from its own mean. The entry nearest to the mean of a cluster is the
+/// pivot of the set (the oldest of those that are as near, within a thousandth: two entries are always as
+/// near as each other), and the merge function makes the centroid: merge::degree_weighted.
 ///
 /// Best behind a selector that keeps the entries with the best scores whole, and leaves a share of the budget
-/// for centroids. Entries that are close in a key's space but far in time merge: neighbours in time do not
-/// resemble each other where keys lie rotated.
+/// for centroids.
 ///
 /// The budget is met for any rows, as long as one entry may merge; rows with NaN or infinity stay. Cost: per
-/// entry, steps + 2 times the number of clusters of its stretch times key channels. Results depend neither on
+/// entry, steps + 2 times the number of clusters of its stretch times key channels, and as many rotations.
+/// Heads that share a plan are turned back by the positions of the first of them. Results depend neither on
 /// lanes nor on blocks; tuned forms of the host may fuse multiply and add (row_products), so that entries
 /// between two means may go to the other one.
 struct centroids {
   std::uint32_t chunk = 1024;  ///< entries of a stretch, neighbours in the live-slot list; at least 2
   std::uint32_t steps = 6;     ///< times that means are computed
+  /// How the engine rotated the keys that it stored; inactive: they are compared as they lie. `frequencies`
+  /// and `map` lie in memory that phases can read.
+  rope_params rope{};
 
   static constexpr char const* name = "centroids";
   static constexpr bool repeats = false;
@@ -57,7 +63,7 @@ struct centroids {
     std::size_t const row = s.key_dim * sizeof(float);
     return 2 * scratch_size(most * row) + 2 * scratch_size(most * sizeof(float)) +
            scratch_size(tile_rows * row) + scratch_size(std::size_t{tile_rows} * most * sizeof(float)) +
-           2 * scratch_size(most * sizeof(std::uint32_t));
+           2 * scratch_size(most * sizeof(std::uint32_t)) + rope_scratch(rope, s.key_dim);
   }
 
   template <class View> KVMELD_HD void propose(View const& tile) const {
@@ -77,8 +83,18 @@ struct centroids {
     float* const product = team.template scratch<float>(std::size_t{tile_rows} * most);
     std::uint32_t* const size = team.template scratch<std::uint32_t>(most);
     std::uint32_t* const pivot = team.template scratch<std::uint32_t>(most);
-    std::size_t const degrees = tile.ledger().at(where, 0);
-    auto const degree = [&](std::uint32_t i) { return tile.ledger().degree[degrees + slots[i]]; };
+    double const* const turns = rope_table(team, rope, tile.ledger().extent.key_dim);
+    std::size_t const in_ledger = tile.ledger().at(where, 0);
+    auto const degree = [&](std::uint32_t i) { return tile.ledger().degree[in_ledger + slots[i]]; };
+    // Turns rows[count][d] back, of which row i is that of slot_of(i), and its heads lie side by side.
+    std::uint32_t const dim = tile.ledger().extent.key_dim, heads = d / dim;
+    auto const turn_back = [&](float* to, std::uint32_t count, auto slot_of) {
+      team.sync();
+      rotate_rows(team, rope, turns, to, count * heads, dim, [&](std::uint32_t i) {
+        slot_t const s = slot_of(i / heads);
+        return -rope.turned_for(s, tile.ledger().position[in_ledger + s]);
+      });
+    };
     auto const halve = [&] {
       row_measures(team, mean, d, m, d, nullptr, half_square, nullptr);
       team.for_each(m, [&](std::uint32_t j) { half_square[j] *= 0.5f; });
@@ -89,7 +105,7 @@ struct centroids {
       for (std::uint32_t first = 0; first < n; first += tile_rows) {
         std::uint32_t const count = min_of(tile_rows, n - first);
         load_rows(team, keys, where, slots + first, count, rows, d);
-        team.sync();
+        turn_back(rows, count, [&](std::uint32_t i) { return slots[first + i]; });
         row_products(team, rows, count, d, mean, m, d, d, product, most);
         team.for_each(count, [&](std::uint32_t i) {
           out[first + i] = {0, slots[first + i], nearest_of(product + std::size_t{i} * most, half_square, m)};
@@ -99,10 +115,10 @@ struct centroids {
         team.sync();
       }
     };
-    for (std::uint32_t j = 0; j < m; ++j) {  // seeds
-      keys.load_tile(team, where, slots[std::uint64_t{j} * n / m], 1, 0, d, mean + std::size_t{j} * d, d);
-    }
-    team.sync();
+    auto const seed = [&](std::uint32_t j) { return slots[std::uint64_t{j} * n / m]; };
+    for (std::uint32_t j = 0; j < m; ++j)
+      keys.load_tile(team, where, seed(j), 1, 0, d, mean + std::size_t{j} * d, d);
+    turn_back(mean, m, seed);
     for (std::uint32_t step = 0; step < steps; ++step) {
       halve();
       team.for_each(m * d, [&](std::uint32_t i) { sum[i] = 0.0f; });
@@ -163,7 +179,10 @@ struct centroids {
 
   std::string problem() const {
     if (chunk < 2) return refusal("policy", "identify::centroids.chunk", chunk, "at least 2");
-    return {};
+    return kvmeld::detail::part_rope_problem("identify::centroids", rope, false, true);
+  }
+  std::string problem_for(shape const& s) const {
+    return kvmeld::detail::rope_problem("policy", rope, s.key_dim, false);
   }
 
 private:

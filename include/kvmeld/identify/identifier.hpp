@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -66,6 +67,8 @@ struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::fals
 /// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: tiles per track of `propose`, and scratch of a tile
 /// - `propose(tile)`: reads rows through a proposal_tile and writes candidates, which `admit` finds
 ///
+/// `std::string problem_for(shape)`, optional: why it does not work for caches of this shape.
+///
 /// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget
 /// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. If it makes sets or needs keys,
 /// the library looks for rows with NaN or infinity before the identifier sees the list.
@@ -89,9 +92,22 @@ using propose =
     decltype(std::declval<I const&>().propose(std::declval<proposal_tile<serial_team, rows<I>> const&>()));
 template <class I>
 using admit = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
+template <class I>
+using problem_for =
+    decltype(static_cast<std::string>(std::declval<I const&>().problem_for(std::declval<shape const&>())));
 }  // namespace identify_uses
 
 namespace detail {
+
+/// Why an identifier does not work for caches of this shape; empty if it does.
+template <class I>
+std::string shape_problem([[maybe_unused]] I const& identify, [[maybe_unused]] shape const& extent) {
+  if constexpr (contract::allows<identify_uses::problem_for, I>) {
+    return identify.problem_for(extent);
+  } else {
+    return {};
+  }
+}
 
 /// Whether an identifier looks for candidates in tiles before `admit`.
 template <class I>

@@ -28,6 +28,10 @@ template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_d
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
+/// `weighs_peaks`: it weighs by score, also where scores do not add up when entries merge (score_kind::peaks
+/// and log_peaks). Others that need scores refuse these.
+template <class Merge, class = void> struct weighs_peaks : std::false_type {};
+template <class Merge> struct weighs_peaks<Merge, std::enable_if_t<Merge::weighs_peaks>> : std::true_type {};
 /// `shares`: merged entries stay as members with their own norms (fate::share); the cache's ref is a
 /// shared_ref.
 template <class Merge, class = void> struct shares_entries : std::false_type {};

@@ -58,6 +58,8 @@ public:
   KVMELD_HD position_t position(std::uint32_t i) const { return wave_.ledger.position[in_ledger(i)]; }
   /// Score of member `i`. The merge function has to declare `needs_score`.
   KVMELD_HD float score(std::uint32_t i) const { return wave_.score[wave_.at(t_.item, slot(i))]; }
+  /// What the policy's score tells.
+  KVMELD_HD score_kind scores() const { return wave_.scores; }
   /// Similarity of member `i` and the pivot, as the identifier found it; 1 for the pivot. The merge function
   /// has to declare `needs_similarity`.
   KVMELD_HD float similarity(std::uint32_t i) const {
@@ -110,6 +112,7 @@ namespace merge {
 /// that answer `float weight(set_view, i)`.
 struct defaults {
   static constexpr bool needs_score = false;       ///< weighs by score
+  static constexpr bool weighs_peaks = false;      ///< also by scores that do not add up (set_view::scores)
   static constexpr bool needs_similarity = false;  ///< weighs by similarity to the pivot
   static constexpr bool cooperative = false;       ///< `weigh` takes the whole team
   static constexpr bool sums_degrees = true;       ///< a result has the sum of its members' degrees

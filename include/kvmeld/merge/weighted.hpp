@@ -26,12 +26,25 @@ struct degree_weighted : defaults {
   KVMELD_HD float weight(set_view const& set, std::uint32_t i) const { return set.degree(i); }
 };
 
-/// k* = sum s_i k_i / sum s_i with scores s_i >= 0, and the same for values (EMS section 4.2, eq. 6, without
-/// its unit keys). Weights are equal if the sum of scores is 0 or not finite. Degrees add.
+/// k* = sum a_i k_i / sum a_i with the attention a_i that scores tell of, and the same for values (EMS
+/// section 4.2, eq. 6, without its unit keys). a_i is the score s_i if scores add up when entries merge, n_i
+/// s_i with the degree n_i if an entry has the largest score of its members (max_attention), and n_i exp(s_i)
+/// if that is a logarithm (learned). Weights are equal if their sum is 0 or not finite. Degrees add.
 struct score_weighted : defaults {
   static constexpr char const* name = "score_weighted";
   static constexpr bool needs_score = true;
-  KVMELD_HD float weight(set_view const& set, std::uint32_t i) const { return set.score(i); }
+  static constexpr bool weighs_peaks = true;
+  KVMELD_HD float weight(set_view const& set, std::uint32_t i) const {
+    float const s = set.score(i);
+    if (set.scores() == score_kind::peaks) return set.degree(i) * max_of(s, least);
+    if (set.scores() == score_kind::log_peaks) return set.degree(i) * std::exp(min_of(s, most));
+    return s;
+  }
+
+private:
+  /// So that an entry that was not shown attention counts among others of its kind.
+  static constexpr float least = 1e-6f;
+  static constexpr float most = 60.0f;  ///< so that a sum of weights is finite
 };
 
 /// Keys and values get the weights w_i = exp(u_i) / sum exp(u). u_i is the similarity of member i and the

@@ -46,6 +46,7 @@ struct identify_traits {
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
   bool fits;                                                   ///< fits what stays: merge::fitted
+  bool weighs_peaks;                                           ///< weighs by scores that do not add up, too
 };
 
 namespace detail {
@@ -92,7 +93,8 @@ template <class Merge> constexpr merge_traits static_merge_traits() {
           shares_entries<Merge>::value,
           spreads_entries<Merge>::value,
           needs_similarity<Merge>::value,
-          may_fit<Merge>};
+          may_fit<Merge>,
+          weighs_peaks<Merge>::value};
 }
 
 }  // namespace detail
@@ -155,7 +157,9 @@ constexpr bool scores_of_entries(score_traits s, select_traits l, identify_trait
   return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
 }
 constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_traits m) {
-  return s.gives == score_kind::weights || !(m.needs_score || (i.needs_score && i.makes_spans && !m.drops));
+  bool const peaks = s.gives == score_kind::peaks || s.gives == score_kind::log_peaks;
+  bool const weighs = m.needs_score && !(peaks && m.weighs_peaks);
+  return s.gives == score_kind::weights || !(weighs || (i.needs_score && i.makes_spans && !m.drops));
 }
 constexpr bool queries_to_fit_to(score_traits s, merge_traits m) { return !m.fits || s.keeps_queries; }
 constexpr bool evictions_to_fit(identify_traits i, merge_traits m) {

@@ -14,20 +14,32 @@
 #include <kvmeld/score/leverage.hpp>
 #include <kvmeld/select/top.hpp>
 
+#include <type_traits>
+
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
+/// What with_centroids makes of a score. Means are weighted by the attention that scores tell of; scores that
+/// only order entries leave their degrees.
+template <class Score>
+using centroids_of = policy<
+    Score, select::top, identify::centroids,
+    std::conditional_t<Score::gives == score_kind::order, merge::degree_weighted, merge::score_weighted>>;
+
 /// The policy that keeps the best `heavy` entries by the same score whole, and few sinks and recents; all
 /// others become centroids (identify::centroids), for which `heavy` leaves a tenth of the budget. Where
 /// tracks share a budget, each has that many centroids, however low its scores are: so no head loses all that
-/// it attended to. Needs a log-degree bias. Reaches its budget exactly.
+/// it attended to. `rope` says how keys lie rotated: clusters are of keys as they were before. Needs a
+/// log-degree bias. Reaches its budget exactly.
 template <class Score>
-policy<Score, select::top, identify::centroids, merge::degree_weighted> with_centroids(
-    policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,
+centroids_of<Score> with_centroids(
+    policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting, rope_params const& rope,
     quantity heavy = quantity::rest_of_budget(0.1), quantity recents = quantity::at_most(4, 0.125),
     quantity sinks = quantity::at_most(1, 0.125)) {
-  return {evicting.score, {sinks, recents, heavy}, {}, {}};
+  identify::centroids clusters;
+  clusters.rope = rope;
+  return {evicting.score, {sinks, recents, heavy}, clusters, {}};
 }
 
 /// Evicts by score::learned, which is ours: KVzip's scores, learned from keys, so that a prompt is read once.

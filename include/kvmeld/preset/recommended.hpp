@@ -18,13 +18,13 @@ namespace recommended {
 /// For models of which scores were learned (docs/learned.md): a prompt is read once, nothing is observed. Let
 /// all layers share the budget: budget::over(budget_scope::all_layers, 0.0).
 inline auto with_learned(learned_weights const& weights, rope_params const& rope) {
-  return with_centroids(learned::with_weights(weights, rope));
+  return with_centroids(learned::with_weights(weights, rope), rope);
 }
 
 /// For prompts that the engine can read a second time, which costs about two prefills (docs/observing.md):
-/// KVzip's choice, and centroids of the rest. Let all layers share the budget, as for with_learned; with a
-/// budget for each head far less is kept.
-inline auto with_second_reading() { return with_centroids(kvzip::for_budget()); }
+/// KVzip's choice, and centroids of the rest; `rope` says how keys lie rotated. Let all layers share the
+/// budget, as for with_learned; with a budget for each head far less is kept.
+inline auto with_second_reading(rope_params const& rope) { return with_centroids(kvzip::for_budget(), rope); }
 
 }  // namespace recommended
 }  // namespace preset

@@ -93,16 +93,17 @@ inline std::string rope_problem(char const* call, rope_params const& r, std::uin
   return {};
 }
 
-/// Why the score `name` cannot take these parameters; empty if it can. `keys_rotated`: keys lie rotated.
-/// `future`: the score turns queries for future positions, and can take keys that lie unrotated.
-inline std::string score_rope_problem(char const* name, rope_params const& r, bool future,
-                                      bool keys_rotated) {
+/// Why the part `part`, such as score::learned, cannot take these parameters; empty if it can.
+/// `keys_rotated`: keys lie rotated. `future`: a score that turns queries for future positions, and can take
+/// keys that lie unrotated.
+inline std::string part_rope_problem(std::string const& part, rope_params const& r, bool future,
+                                     bool keys_rotated) {
   if (future && (r.map != nullptr || r.mapped != 0)) {
-    return refusal("policy", message("score::", name, ".rope.map"), "given",
+    return refusal("policy", part + ".rope.map", "given",
                    "null, because future positions follow one another");
   }
   if (keys_rotated && r.active() && r.positions == rope_positions::slot) {
-    return refusal("policy", message("score::", name, ".rope.positions"), "rope_positions::slot",
+    return refusal("policy", part + ".rope.positions", "rope_positions::slot",
                    "rope_positions::stored, because keys that lie rotated do not turn when slots change",
                    future ? " (or set keys_rotated = false)" : "");
   }

@@ -65,6 +65,7 @@ struct round_facts {
 
 /// The facts about a policy in a cache of this shape.
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
+  score_kind const gives = traits_of_score(p.score).gives;
   unguarded_t<typename Policy::identify_type> const& identify = p.identify;
   return {traits_of_identifier(p.identify).needs_centers,
           traits_of_identifier(p.identify).reads_live,
@@ -73,7 +74,7 @@ template <class Policy> round_facts facts_of_round(Policy const& p, shape const&
           traits_of_identifier(identify).makes_spans,
           merges_rows(p),
           traits_of_identifier(identify).makes_sets && !dissolves_sets(p),
-          traits_of_score(p.score).gives != score_kind::order,
+          gives == score_kind::weights || gives == score_kind::none,
           adds_up(p.merge),
           proposal_tiles(identify, extent)};
 }
@@ -149,8 +150,11 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
       launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
   }
   if constexpr (identify_type::makes_sets) {
-    if (facts.makes_sets)
-      launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, wave, facts.adds_degrees});
+    if (facts.makes_sets) {
+      wave_ref told = wave;
+      told.scores = traits_of_score(p.score).gives;
+      launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, told, facts.adds_degrees});
+    }
     if constexpr (guards) guard::after_weighing(launch, p.identify, x);
   }
   note_step_phase const note{

@@ -164,7 +164,7 @@ struct distance_preference {
   std::string problem() const {
     if (farthest == 0)
       return refusal("policy", "score::distance_preference.farthest", farthest, "at least 1");
-    return detail::score_rope_problem(name, rope, true, keys_rotated);
+    return detail::part_rope_problem("score::distance_preference", rope, true, keys_rotated);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);

@@ -177,7 +177,7 @@ struct expected_attention {
     if (!(epsilon >= 0.0f) || !is_finite(epsilon)) {
       return refusal("policy", "score::expected_attention.epsilon", epsilon, "at least 0 and finite");
     }
-    return detail::score_rope_problem(name, rope, true, keys_rotated);
+    return detail::part_rope_problem("score::expected_attention", rope, true, keys_rotated);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);

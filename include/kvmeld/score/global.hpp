@@ -38,7 +38,7 @@ struct global {
 struct max_attention {
   static constexpr char const* name = "max_attention";
   static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::order;
+  static constexpr score_kind gives = score_kind::peaks;
   static constexpr observation observes = observation::replay;  ///< queries of the second reading
   static constexpr channel_list channels() {
     channel_list c;

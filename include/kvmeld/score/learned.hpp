@@ -67,7 +67,7 @@ struct learned {
   rope_params rope;
 
   static constexpr char const* name = "learned";
-  static constexpr score_kind gives = score_kind::order;
+  static constexpr score_kind gives = score_kind::log_peaks;
   static constexpr bool reads_rows = true, rows_alone = true;
   static constexpr observation observes = observation::none;  ///< never shown attention
   static constexpr float unknown =
@@ -131,7 +131,7 @@ struct learned {
     to.add("digest of weights", weights.data, weights.size());
     to.add(rope);
   }
-  std::string problem() const { return detail::score_rope_problem(name, rope, false, true); }
+  std::string problem() const { return detail::part_rope_problem("score::learned", rope, false, true); }
   std::string problem_for(shape const& s) const {
     if (weights.data == nullptr) {
       return refusal("policy", "score::learned.weights", "null",

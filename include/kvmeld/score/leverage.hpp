@@ -152,7 +152,7 @@ struct leverage {
     if (!(ridge > 0.0f) || !is_finite(ridge)) {
       return refusal("policy", "score::leverage.ridge", ridge, "above 0 and finite");
     }
-    return detail::score_rope_problem(name, rope, false, true);
+    return detail::part_rope_problem("score::leverage", rope, false, true);
   }
   std::string problem_for(shape const& s) const {
     return detail::rope_problem("policy", rope, s.key_dim, false);

@@ -27,13 +27,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What a score tells about entries.
-enum class score_kind : std::uint8_t {
-  none,   ///< nothing: all entries score the same
-  order,  ///< which of two entries matters more; numbers may be negative, and a set scores as its best member
-  weights,  ///< amounts of at least 0, such as attention; they add up when entries merge
-};
-
 /// What one observation does to a channel. The new value is the old value of channel `base` (0 if `base` is
 /// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`. With
 /// row_fold::max it is the larger of the two.

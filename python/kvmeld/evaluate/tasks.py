@@ -75,7 +75,7 @@ class Context:
     opening: int
     after: list[int]
     texts: list[str]
-    between: str
+    between: str = "\n\n"
     questions: list[Question] = field(default_factory=list)
     copies: list[Question] = field(default_factory=list)
 
