@@ -31,13 +31,15 @@ namespace identify {
 /// `steps` steps every entry goes to the nearest mean (ties to the earlier one). A cluster that ended empty
 /// takes the entry that is farthest from its own mean. The entry nearest to the mean of a cluster is the
 /// pivot of the set (the oldest of those that are as near, within a thousandth: two entries are always as
-/// near as each other), and the merge function makes the centroid: merge::degree_weighted.
+/// near as each other), and the merge function makes the centroid: merge::score_weighted
+/// or, where scores only order entries, merge::degree_weighted.
 ///
 /// Best behind a selector that keeps the entries with the best scores whole, and leaves a share of the budget
 /// for centroids.
 ///
 /// The budget is met for any rows, as long as one entry may merge; rows with NaN or infinity stay. Cost: per
-/// entry, steps + 2 times the number of clusters of its stretch times key channels, and as many rotations.
+/// entry, steps + 2 times the number of clusters of its stretch times key channels, and a rotation, on teams
+/// of several lanes as often. Scratch: the rows of a stretch on one lane, 32 rows on others, and 256 means.
 /// Heads that share a plan are turned back by the positions of the first of them. Results depend neither on
 /// lanes nor on blocks; tuned forms of the host may fuse multiply and add (row_products), so that entries
 /// between two means may go to the other one.
@@ -59,10 +61,11 @@ struct centroids {
   static constexpr std::uint32_t tile_rows = 32;  ///< entries that are compared together
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, min_of(most, chunk)); }
-  std::size_t scratch_bytes(shape const& s, int) const {
+  std::size_t scratch_bytes(shape const& s, int lanes) const {
     std::size_t const row = s.key_dim * sizeof(float);
     return 2 * scratch_size(most * row) + 2 * scratch_size(most * sizeof(float)) +
-           scratch_size(tile_rows * row) + scratch_size(std::size_t{tile_rows} * most * sizeof(float)) +
+           scratch_size(rows_at_once(static_cast<std::uint32_t>(lanes)) * row) +
+           scratch_size(std::size_t{tile_rows} * most * sizeof(float)) +
            2 * scratch_size(most * sizeof(std::uint32_t)) + rope_scratch(rope, s.key_dim);
   }
 
@@ -79,7 +82,9 @@ struct centroids {
     float* const sum = team.template scratch<float>(std::size_t{most} * d);
     float* const weight = team.template scratch<float>(most);
     float* const half_square = team.template scratch<float>(most);  // of the square of a mean
-    float* const rows = team.template scratch<float>(std::size_t{tile_rows} * d);
+    std::uint32_t const room = rows_at_once(team.lanes());
+    bool const keeps = n <= room;  // all rows, from the first pass to the last
+    float* const held = team.template scratch<float>(std::size_t{room} * d);
     float* const product = team.template scratch<float>(std::size_t{tile_rows} * most);
     std::uint32_t* const size = team.template scratch<std::uint32_t>(most);
     std::uint32_t* const pivot = team.template scratch<std::uint32_t>(most);
@@ -100,18 +105,21 @@ struct centroids {
       team.for_each(m, [&](std::uint32_t j) { half_square[j] *= 0.5f; });
       team.sync();
     };
-    // Calls with_block(first, count) for blocks of entries whose rows and nearest means are known.
-    auto const assign = [&](auto with_block) {
+    // Calls with_block(first, count, rows) for blocks of entries whose rows and nearest means are known.
+    auto const assign = [&](bool loads, auto with_block) {
       for (std::uint32_t first = 0; first < n; first += tile_rows) {
         std::uint32_t const count = min_of(tile_rows, n - first);
-        load_rows(team, keys, where, slots + first, count, rows, d);
-        turn_back(rows, count, [&](std::uint32_t i) { return slots[first + i]; });
+        float* const rows = held + (keeps ? std::size_t{first} * d : 0);
+        if (loads || !keeps) {
+          load_rows(team, keys, where, slots + first, count, rows, d);
+          turn_back(rows, count, [&](std::uint32_t i) { return slots[first + i]; });
+        }
         row_products(team, rows, count, d, mean, m, d, d, product, most);
         team.for_each(count, [&](std::uint32_t i) {
           out[first + i] = {0, slots[first + i], nearest_of(product + std::size_t{i} * most, half_square, m)};
         });
         team.sync();
-        with_block(first, count);
+        with_block(first, count, rows);
         team.sync();
       }
     };
@@ -124,7 +132,7 @@ struct centroids {
       team.for_each(m * d, [&](std::uint32_t i) { sum[i] = 0.0f; });
       team.for_each(m, [&](std::uint32_t j) { weight[j] = 0.0f; });
       team.sync();
-      assign([&](std::uint32_t first, std::uint32_t count) {
+      assign(step == 0, [&](std::uint32_t first, std::uint32_t count, float const* rows) {
         auto const own = contiguous_range(team, d + 1);  // channels of this lane; the last one counts
         for (std::uint32_t i = 0; i < count; ++i) {
           std::uint32_t const j = out[first + i].target;
@@ -142,7 +150,7 @@ struct centroids {
       team.sync();
     }
     halve();
-    assign([&](std::uint32_t first, std::uint32_t count) {
+    assign(steps == 0, [&](std::uint32_t first, std::uint32_t count, float const* rows) {
       team.for_each(count, [&](std::uint32_t i) {
         float const* const x = rows + std::size_t{i} * d;
         float const* const c = mean + std::size_t{out[first + i].target} * d;
@@ -186,6 +194,12 @@ struct centroids {
   }
 
 private:
+  /// Rows that scratch holds. A single lane, as on a host, holds those of a stretch, so that it loads and
+  /// turns them once.
+  KVMELD_HD std::uint32_t rows_at_once(std::uint32_t lanes) const {
+    std::uint32_t const stretch = min_of(chunk, 2048u);
+    return lanes == 1 ? max_of(tile_rows, stretch + stretch / 8) : tile_rows;
+  }
   static constexpr float as_near = 1.001f;  ///< of squared distances
   static constexpr std::uint32_t none = 0xffffffffu;
 
