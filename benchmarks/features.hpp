@@ -8,7 +8,7 @@
 
 namespace kvmeld_bench {
 
-/// Rows "feature/preset/name" at 4096 entries: shared budgets, live figures, guards; and
+/// Rows "feature/preset/name" at 4096 entries: shared budgets, live figures; and
 /// "feature/preset/plain" before them, which they are compared with. Leaves K and V changed.
 void run_features(session& s, tensors<kvmeld::bfloat16>& x);
 

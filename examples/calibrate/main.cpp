@@ -61,12 +61,11 @@ void check(options const& o) {
   for (std::string const& m : o.methods) {
     auto const& known = tiny_llama::known_methods();
     bool const fits = std::find(known.begin(), known.end(), m) != known.end() && m != "full" &&
-                      m != "composed" && m != "ems" && m != "chelsea_probed" && !demo::wants_learned(m, {});
+                      m != "composed" && m != "ems" && !demo::wants_learned(m, {});
     if (!fits)
-      refuse(
-          "a name of --method is " + tiny_llama::in_quotes(m) +
-          "; it must be a method of the demo other than full, composed, ems, chelsea_probed and those that "
-          "need learned scores");
+      refuse("a name of --method is " + tiny_llama::in_quotes(m) +
+             "; it must be a method of the demo other than full, composed, ems and those that "
+             "need learned scores");
   }
   tiny_llama::expect_writable("--out", o.out);
 }

@@ -196,9 +196,7 @@ tiny_llama::report run(options o) {
   std::string const path = o.tasks_path();
   reading_list const list = path.empty() ? planted(model, o) : tasks_of(model, o, path);
   if (o.chunk != 0) {
-    auto const whole = [&](std::string const& m) {
-      return m == "chelsea_probed" || demo::wants_replay(m, o);
-    };
+    auto const whole = [&](std::string const& m) { return demo::wants_replay(m, o); };
     for (std::string const& m : o.methods)
       if (whole(m)) std::cerr << m << " needs the whole context at once, and is left out with --chunk\n";
     o.methods.erase(std::remove_if(o.methods.begin(), o.methods.end(), whole), o.methods.end());
@@ -348,8 +346,7 @@ void leave_out_impossible(options& o, bool fits) {
   };
   auto const impossible = [&](std::string const& m) {
     if (m == "full") return !fits && left_out(m, "the text is longer than the model has positions for");
-    if (m == "chelsea_probed" || demo::wants_replay(m, o))
-      return left_out(m, "it needs the whole text at once");
+    if (demo::wants_replay(m, o)) return left_out(m, "it needs the whole text at once");
     if (m == "ems") return left_out(m, "its entries are shared; ems_collapsed is the same without that");
     if (tiny_llama::lands_on_budget(demo::policy_of(m, o))) return false;
     return left_out(m, "its thresholds decide how many entries stay");

@@ -95,8 +95,7 @@ inline composed composition(tiny_llama::options const& o) {
   return out;
 }
 
-/// The policy of every method but "ems", which shares entries, and "chelsea_probed", which is guarded: they
-/// have types of their own.
+/// The policy of every method but "ems", which shares entries and so has a type of its own.
 inline composed policy_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "composed") return composition(o);
   std::string text = method;
@@ -113,12 +112,6 @@ inline composed policy_of(std::string const& method, tiny_llama::options const& 
 /// Runs `run(policy)` with the policy of a method's name.
 template <class Run> void with_policy(std::string const& method, tiny_llama::options const& o, Run run) {
   if (method == "ems") return run(preset::ems::shared());
-  if (method == "chelsea_probed") {
-    kvmeld::guard::probed<float> const guard{static_cast<float>(o.epsilon)};
-    return run(
-        preset::chelsea::guarded(guard, preset::chelsea::with_schedule({}, quantity::at_most(16, 0.25),
-                                                                       quantity::at_most(64, 1.0 / 3))));
-  }
   run(policy_of(method, o));
 }
 
@@ -147,13 +140,12 @@ inline bool wants_replay(std::string const& method, tiny_llama::options const& o
 
 /// Whether a method needs what was learned of the model.
 inline bool wants_learned(std::string const& method, tiny_llama::options const& o) {
-  return method != "ems" && method != "chelsea_probed" &&
-         kvmeld::compose::needs_learned(policy_of(method, o));
+  return method != "ems" && kvmeld::compose::needs_learned(policy_of(method, o));
 }
 
 inline std::string kind_of(std::string const& method, tiny_llama::options const& o) {
   if (method == "full") return "full";
-  if (method == "ems" || method == "chelsea_probed") return "merge";
+  if (method == "ems") return "merge";
   composed const p = policy_of(method, o);
   return p.merge.traits().drops ? "evict" : "merge";
 }

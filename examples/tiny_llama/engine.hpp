@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -39,12 +38,10 @@ struct reading {
   bool weighs = false;  ///< queries of a second reading count as replay_weights say (KVzip+)
 };
 
-/// Whether a policy keeps no more than its budget. Otherwise its thresholds or its guard decide how much
-/// merges.
+/// Whether a policy keeps no more than its budget. Otherwise its thresholds decide how much merges.
 template <class Policy> bool lands_on_budget(Policy const& policy) {
   auto const traits = kvmeld::traits_of_identifier(policy.identify);
-  bool const guarded = kvmeld::is_guarded<typename Policy::identify_type>::value;
-  return !guarded && (traits.meets_budget || traits.drops_unmerged);
+  return traits.meets_budget || traits.drops_unmerged;
 }
 
 /// W_O of a model, which outlives what refers to it.
@@ -108,7 +105,6 @@ public:
                 lse[layer].data() + first * heads, params, sample);
       }
     }
-    if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) probe(policy, prompt);
   }
 
   /// Copies start with the same entries and scores and go their own way.
@@ -118,8 +114,7 @@ public:
         keys_(other.keys_),
         values_(other.values_),
         cache_(other.cache_.clone(tensors())),
-        floor_(other.floor_),
-        probes_(other.probes_) {}
+        floor_(other.floor_) {}
   engine& operator=(engine const&) = delete;
 
   /// Reads tokens for good. seen(layer, n, q, lse) is shown every layer's queries and log-sum-exps. logits
@@ -161,8 +156,8 @@ public:
   }
   void forget() { cache_.commit({0}, {0}); }
 
-  /// Merges or evicts down to a share of the tokens read. Policies whose thresholds or guards decide how much
-  /// merges may stay above it.
+  /// Merges or evicts down to a share of the tokens read. Policies whose thresholds decide how much merges
+  /// may stay above it.
   void compress(double share) {
     cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over, floor_), fallback());
   }
@@ -231,27 +226,6 @@ private:
     if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = extent.capacity;
     return sizes;
   }
-  /// Merges are measured with the prompt's last queries.
-  void probe(Policy policy, prompt_state_of<Element> const& prompt) {
-    std::uint32_t const count = std::min(32u, prompt.tokens), heads = extent_.query_heads(),
-                        d = extent_.key_dim;
-    probes_ = std::make_shared<probe_memory>();
-    for (std::uint32_t layer = 0; layer < extent_.layers; ++layer) {
-      std::vector<float> const &q = prompt.queries[layer], &lse = prompt.lse[layer];
-      probes_->queries.insert(probes_->queries.end(), q.end() - std::ptrdiff_t{count} * heads * d, q.end());
-      probes_->lse.insert(probes_->lse.end(), lse.end() - std::ptrdiff_t{count} * heads, lse.end());
-    }
-    probes_->room.resize(kvmeld::guard::probe_room(extent_, count));
-    float const *const q = probes_->queries.data(), *const lse = probes_->lse.data();
-    policy.identify.guard.probes = {kvmeld::rows_by_token(q, count, heads, d),
-                                    kvmeld::rows_by_token(lse, count, heads, 1),
-                                    std::int64_t{count} * heads * d,
-                                    std::int64_t{count} * heads,
-                                    count,
-                                    probes_->room.data()};
-    cache_.set_guard(policy.identify.guard);
-  }
-
   std::size_t elements() const { return extent_.slots() * extent_.key_dim; }
   kvmeld::kv<layout, layout> tensors() {
     return {layout(keys_.data(), "LSTHC", extent_, extent_.key_dim),
@@ -311,10 +285,6 @@ private:
   kvmeld::merged_cache<kvmeld::host_executor, Policy, layout, layout> cache_;
   double floor_;
   std::vector<float> lse_;
-  struct probe_memory {
-    std::vector<float> queries, lse, room;
-  };
-  std::shared_ptr<probe_memory> probes_;  ///< of guarded policies; copies take turns
 };
 
 }  // namespace tiny_llama

@@ -29,8 +29,7 @@ std::vector<std::string> parse_methods(std::string const& value) {
   }
   std::vector<std::string> out;
   std::copy_if(known.begin(), known.end(), std::back_inserter(out), [&](std::string const& name) {
-    bool const all = name != "composed" && name != "chelsea_probed" &&
-                     std::find(asked.begin(), asked.end(), "all") != asked.end();
+    bool const all = name != "composed" && std::find(asked.begin(), asked.end(), "all") != asked.end();
     return all || std::find(asked.begin(), asked.end(), name) != asked.end();
   });
   return out;
@@ -114,7 +113,6 @@ std::vector<std::string> const& known_methods() {
                                               "triattention_merging",
                                               "rkv_merging",
                                               "dropkv_merging",
-                                              "chelsea_probed",
                                               "composed"};
   return names;
 }
@@ -151,7 +149,7 @@ parsed_options parse_options(int argc, char const* const* argv) {
       });
   std::string const methods =
       method_names() +
-      " (comma-separated; chelsea_flat ignores degrees), or all: all but chelsea_probed and composed "
+      " (comma-separated; chelsea_flat ignores degrees), or all: all but composed "
       "[full,snapkv,compactor,kvzip,attention_matching,chelsea,leverage_dropkv; with --turns, --generate and "
       "--read: " +
       methods_of_long_texts + "]";
@@ -251,8 +249,6 @@ parsed_options parse_options(int argc, char const* const* argv) {
       "in "
       "the model's folder if there is one; else these methods are left out]",
       [&](auto const& v) { o.learned = some_path("--learned", v); });
-  add("--epsilon", "X", "what chelsea_probed may change an output by, in the values' unit [0.25]",
-      [&](auto const& v) { o.epsilon = positive_number("--epsilon", v); });
   add("--budget-scope", "NAME",
       "who shares a budget: head, layer or all_layers; methods that do not rank by score alone keep to head "
       "[head]",

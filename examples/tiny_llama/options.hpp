@@ -28,7 +28,6 @@ struct options {
   std::string json, chart;                ///< empty: not written
   std::string calibration;                ///< file of kvmeld_calibrate; empty: none
   std::string learned;                    ///< file of kvmeld.learn; empty: the model's, if there is one
-  double epsilon = 0.25;                  ///< of the method "chelsea_probed"
   std::string budget_scope = "head";      ///< whose entries a budget counts together: head, layer, all_layers
   tiny_llama::model const* loaded = nullptr;  ///< the model, once it is loaded; no option
   learned_scores const* scores = nullptr;     ///< what was learned of it, or null; no option

@@ -42,7 +42,6 @@
 // expect LAYOUT_ENCODE_ROW: kvmeld: the layout has no `encode_row\(team, track, slot, value\)`
 // expect LAYOUT_COPY_ROW: kvmeld: the layout has no `copy_row\(team, track, to, from\)`
 // expect LAYOUT_COPY: kvmeld: the layout is not trivially copyable
-// expect GUARD: kvmeld: the guard is not guard::probed
 // expect POLICY: kvmeld: the policy is not a kvmeld::policy of score, selector, identifier and merge function
 // Parts of one's own, each with all that its contract asks for, but for one thing. They are used as an engine
 // uses them, so that a member that nobody asks for would show as an error from inside the library.
@@ -213,12 +212,7 @@ struct my_layout {
 #endif
 };
 
-#if defined(GUARD)
-struct my_guard {
-  std::uint32_t rounds = 1;
-};
-using identifier = kvmeld::identify::guarded<my_identifier, my_guard>;
-#elif defined(ADMIT_REPEATS) || defined(ADMIT_MEETS_BUDGET) || defined(ADMIT_ALLOW) || defined(ADMIT_COPY)
+#if defined(ADMIT_REPEATS) || defined(ADMIT_MEETS_BUDGET) || defined(ADMIT_ALLOW) || defined(ADMIT_COPY)
 using identifier = kvmeld::identify::chunked_bipartite<my_admission>;
 #else
 using identifier = my_identifier;

@@ -98,8 +98,6 @@ void every_kernel(__nv_bfloat16* a, __half* b) {
   instantiate(kvmeld::preset::kvmerger::for_budget(), b);
   instantiate(kvmeld::preset::ems::shared(), a);
   instantiate(kvmeld::preset::cam::over_h2o(), b);
-  instantiate(kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<__half>{0.1f}), a);
-  instantiate(kvmeld::preset::kvmerger::guarded(kvmeld::guard::probed<__half>{0.1f}), b);
 }
 
 // An engine's cooperative kernel: a template over element types, with a ref and many other members in one

@@ -77,4 +77,24 @@ template <class Device, class T, class Policy> void attend_every_way(twins<Devic
   }
 }
 
+/// Tracks of unequal lengths, compressed and then grown, read in every way.
+template <class Device> void attended_merges(Device const& device) {
+  made_for const now({2, 3, 2, 2, 32, 16, 112});
+  std::vector<std::uint32_t> budgets;
+  for (std::uint32_t i = 0; i < extent.tracks(); ++i) budgets.push_back(20 + 7 * (i % 4));
+  for (auto tuning : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    CAPTURE(static_cast<int>(tuning));
+    auto const policy = steep_chelsea();
+    twins<Device, typename Device::bfloat16, std::decay_t<decltype(policy)>> pair(device, policy, 19, tuning);
+    pair.both([&](auto& c) {
+      c.open(0, 100);
+      c.open(1, 80);
+      c.compress({0, 1}, kvmeld::budget::per_track(budgets.data()));
+    });
+    for (std::uint32_t slot : {0u, 1u}) pair.check(slot);
+    pair.both([](auto& c) { c.append({0, 1}, {5, 2}); });
+    attend_every_way(pair);
+  }
+}
+
 }  // namespace device_test

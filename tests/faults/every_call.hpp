@@ -173,25 +173,20 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
 
   each("compress, evicting nothing", start,
        [](auto& c) { c.compress({0}, budget::entries(25), shortfall::keep); });
-  constexpr bool evicts = !kvmeld::is_guarded<typename Policy::identify_type>::value;
-  constexpr shortfall fallback = evicts ? shortfall::evict_lowest : shortfall::keep;
-  if (evicts) {
-    each("compress", start, [](auto& c) { c.compress({0}, budget::ratio(0.4)); });
-    each("append to a full sequence", start,
-         [](auto& c) { c.append({0}, {30}, kvmeld::when_full{budget::entries(25)}); });
-  }
+  each("compress", start, [](auto& c) { c.compress({0}, budget::ratio(0.4)); });
+  each("append to a full sequence", start,
+       [](auto& c) { c.append({0}, {30}, kvmeld::when_full{budget::entries(25)}); });
   if (!sizes.padded) {
-    each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30), fallback); });
+    each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30)); });
     subject_type planned(start);
-    planned.cache.plan({0}, budget::entries(30), fallback);
+    planned.cache.plan({0}, budget::entries(30));
     each("apply", planned, [](auto& c) { c.apply(); });
-    each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28), fallback); });
-    each("compress with a plan made", planned,
-         [](auto& c) { c.compress({0}, budget::entries(25), fallback); });
+    each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28)); });
+    each("compress with a plan made", planned, [](auto& c) { c.compress({0}, budget::entries(25)); });
   }
   if (sizes.budgets_over != kvmeld::budget_scope::head) {
     each("compress, budgets shared", start,
-         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3), fallback); });
+         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3)); });
   }
 
   each("open", start, [](auto& c) { c.open(2, 20, 3, kvmeld::sequence_id{1}); });
@@ -217,7 +212,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   each("shift", start, [&](auto& c) { c.shift(0, 100, rope, 2); });
   if constexpr (!shares) {
     subject_type gaps(start);
-    gaps.cache.compress({0}, budget::entries(25), fallback);
+    gaps.cache.compress({0}, budget::entries(25));
     gaps.cache.freeze(0, 0);
     each("renumber", gaps, [&](auto& c) { c.renumber(0, rope); });
   }
@@ -277,12 +272,6 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
       kvmeld::attention::write_log_degree(
           c.executor(), c.ref(), 1, {slots, 2},
           kvmeld::rows_by_head(bias.data(), 1, extent.kv_heads, extent.capacity));
-    });
-  }
-  if constexpr (kvmeld::is_guarded<typename Policy::identify_type>::value) {
-    each("set_guard", start, [](auto& c) {
-      auto const guard = c.policy().identify.guard;
-      c.set_guard(guard);
     });
   }
 }

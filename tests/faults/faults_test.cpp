@@ -9,7 +9,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -46,19 +45,6 @@ TEST_CASE("every allocation of every call fails once: the host") {
              usual_limits(false));
   every_call(sum, kvmeld::host_executor(2), small_ems(), usual_limits(true));
   every_call(sum, kvmeld::host_executor(1), kvmeld::preset::cam::over_h2o(), usual_limits(false));
-  check(sum, 1);
-}
-
-TEST_CASE("every allocation of every call fails once: a guard") {
-  faults::outcome sum;
-  faults::attention_given given;
-  std::vector<float> room(kvmeld::guard::probe_room(extent, given.rows));
-  kvmeld::guard::probed<float> guard{0.5f};
-  guard.probes.query = given.queries();
-  guard.probes.lse = given.sums();
-  guard.probes.count = given.rows;
-  guard.probes.room = room.data();
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::kvmerger::guarded(guard), usual_limits(false));
   check(sum, 1);
 }
 

@@ -150,26 +150,13 @@ TEST_CASE("what cannot make room is refused, and nothing has been compressed") {
   CHECK(cache.longest(0) == capacity);
 }
 
-TEST_CASE("evicting policies need no fallback, guarded ones may not have one") {
+TEST_CASE("evicting policies need no fallback") {
   support::engine_memory<float> memory(extent);
   support::dice d(4);
   auto evicting = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks());
   open(evicting, d, 0, extent.capacity);
   evicting.append({0}, {1}, {budget::entries(40), shortfall::keep});
   CHECK(evicting.longest(0) == 41);
-
-  float number = 0;
-  kvmeld::guard::probed<float> guard{0.1f};
-  guard.probes = {{&number, 0, 0, 0}, {&number, 0, 0, 0}, 0, 0, 1, &number};
-  auto guarded = support::make_cache(memory, kvmeld::preset::chelsea::guarded(guard));
-  open(guarded, d, 0, extent.capacity);
-  for (auto fallback : {shortfall::keep, shortfall::evict_lowest}) {
-    refused(guarded, memory,
-            [&](auto& c) {
-              c.append({0}, {1}, {budget::entries(90), fallback});
-            },
-            {"fallback"});
-  }
 }
 
 TEST_CASE("a sequence of the most tokens is refused before it is compressed") {

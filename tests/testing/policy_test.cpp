@@ -89,8 +89,6 @@ bool holds(std::string const& text, char const* part) { return text.find(part) !
 TEST_CASE("policies of kvmeld have no problem") {
   CHECK(policy_problem(kvmeld::preset::leverage_dropkv::for_budget()) == "");
   CHECK(policy_problem(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.05f)) == "");
-  CHECK(policy_problem(kvmeld::preset::chelsea::guarded(kvmeld::guard::probed<float>{0.1f})) !=
-        "");  // no probes
   CHECK(policy_problem(kvmeld::preset::streaming_llm::with_sinks(), {1, 1, 3, 1, 5, 4, 40}) == "");
 }
 

@@ -19,7 +19,6 @@ merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, c
   detail::require_layout<K>();
   detail::require_layout<V>();
   detail::require_whole(static_cast<P const*>(nullptr));
-  detail::require_guarded_rows<P, K, V>();
   construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
   if (!construction_.ok()) return;
   sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());

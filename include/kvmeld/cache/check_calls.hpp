@@ -14,7 +14,6 @@
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/queries.hpp>
@@ -25,8 +24,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <type_traits>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -105,27 +102,6 @@ std::string padding_problem(char const* call, ledger_ref const& l, track t, kv<K
   if (shielded < from) return {};
   return refusal(call, message("slot ", shielded - 1, " of ", track_name(t)), "not writable",
                  "writable, because it lies behind the empty slot ", from - 1, " (options.padded)");
-}
-
-template <class Guard, class = void> struct has_problem_of_call : std::false_type {};
-template <class Guard>
-struct has_problem_of_call<Guard, std::void_t<decltype(std::declval<Guard const&>().problem_of_call(""))>>
-    : std::true_type {};
-
-/// Why a guarded policy refuses a call; empty if it does not. It evicts nothing, because its bound does not
-/// cover evicted entries. Its guard may have conditions of its own (problem_of_call).
-template <class Policy>
-std::string guarded(char const* call, [[maybe_unused]] Policy const& p, [[maybe_unused]] shortfall wanted) {
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    if constexpr (has_problem_of_call<typename Policy::identify_type::guard_type>::value) {
-      if (std::string text = p.identify.guard.problem_of_call(call); !text.empty()) return text;
-    }
-    if (wanted == shortfall::keep) return {};
-  } else {
-    return {};
-  }
-  return refusal(call, "fallback", "shortfall::evict_lowest",
-                 "shortfall::keep, because the policy is guarded and no bound covers what is evicted");
 }
 
 /// Why a budget is none; empty if it is one.

@@ -8,7 +8,6 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/latent.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -118,22 +117,6 @@ inline std::string split_size_problem(cache_options const& sizes) {
                  "at most ", most);
 }
 
-/// Why the policy's guard does not work under these options; empty if it does, or if there is none.
-template <class Policy> std::string guard_options_problem([[maybe_unused]] cache_options const& sizes) {
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    if (sizes.scope != plan_scope::head) {
-      return refusal("options", "scope",
-                     sizes.scope == plan_scope::layer ? "plan_scope::layer" : "plan_scope::all_layers",
-                     "plan_scope::head, because a guarded policy decides by every head's own rows");
-    }
-    if (sizes.ignore_degree) {
-      return refusal("options", "ignore_degree", "true",
-                     "false, because a guarded policy's bound counts with log degrees");
-    }
-  }
-  return {};
-}
-
 /// Why a cache cannot be built from these arguments; empty if it can.
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& sizes) {
@@ -148,7 +131,6 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);
   if (problem.empty()) problem = split_size_problem(sizes);
-  if (problem.empty()) problem = guard_options_problem<Policy>(sizes);
   if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
     problem = refusal("options", "members", 0,
                       "at least 1, because the policy shares entries (preset::ems::members_for(budget))");

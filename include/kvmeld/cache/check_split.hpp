@@ -9,7 +9,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 
 #include <cstdint>
@@ -73,10 +72,6 @@ std::string splits(char const* call, budget const& allowed, Policy const& policy
   if (sizes.scope != plan_scope::head) {
     return refusal(call, "scope of the budget", name,
                    "budget_scope::head, because tracks that share a plan stay equally long (options.scope)");
-  }
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    return refusal(call, "scope of the budget", name,
-                   "budget_scope::head, because the guard of the policy may leave a track above its share");
   }
   if (!stays_by_score(policy)) {
     return refusal(call, "scope of the budget", name, "budget_scope::head, because policy ",

@@ -7,11 +7,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 template <class E, class P, class K, class V>
-std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences, budget allowed,
-                                                       shortfall fallback) const {
+std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences,
+                                                       budget allowed) const {
   std::string text = check_calls::splits(call, allowed, policy_, sizes_);
   if (text.empty()) text = check_calls::compress(call, facts_, sequences, allowed, policy_, seen_tensors());
-  if (text.empty()) text = check_calls::guarded(call, policy_, fallback);
   if (text.empty())
     text = check_calls::scopes(call, facts_, sequences, allowed, sizes_.scope, seen_tensors());
   return text;
@@ -24,7 +23,7 @@ status merged_cache<E, P, K, V>::plan(index_list sequences, budget allowed, shor
       return refusal("plan", "options.whole_plan", "false",
                      "true, so that there is memory for a whole plan (or call compress)");
     }
-    return compress_problem("plan", sequences, allowed, fallback);
+    return compress_problem("plan", sequences, allowed);
   };
   if (status s = refuse_once("plan", problem); !s.ok()) return s;
   work_list const work = plan_work(arrays_.planned, sequences.size());
@@ -63,7 +62,7 @@ template <class E, class P, class K, class V> status merged_cache<E, P, K, V>::a
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, shortfall fallback) {
-  auto const problem = [&] { return compress_problem("compress", sequences, allowed, fallback); };
+  auto const problem = [&] { return compress_problem("compress", sequences, allowed); };
   if (status s = refuse(problem); !s.ok()) return s;
   launch_counts const counts = counts_for(sequences, allowed, fallback);
   work_list const work = stage(sequences);
@@ -178,25 +177,12 @@ template <class E, class P, class K, class V>
 std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, budget allowed,
                                                      shortfall fallback) const {
   std::uint32_t most = 0;
-  auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed, fallback); };
+  auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed); };
   if (!refuse(problem).ok()) return most;
   foresee(allowed, fallback)
       .each_track(sequence, lengths_known(sequence),
                   [&](track, std::uint32_t bound, detail::split_sum const&) { most = max_of(most, bound); });
   return most;
-}
-
-template <class E, class P, class K, class V>
-template <class Guard>
-status merged_cache<E, P, K, V>::set_guard(Guard const& guard) {
-  static_assert(is_guarded<typename policy_type::identify_type>::value,
-                "kvmeld: the policy has no guard to set");
-  static_assert(std::is_same_v<Guard, typename policy_type::identify_type::guard_type>,
-                "kvmeld: the guard is of another type than the policy's");
-  if (status s = refuse([&] { return problem_of(guard); }); !s.ok()) return s;
-  policy_.identify.guard = guard;
-  planned_.clear();  // it was made with the guard before
-  return {};
 }
 
 template <class E, class P, class K, class V>

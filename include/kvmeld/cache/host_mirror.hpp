@@ -235,8 +235,7 @@ public:
         empty = length - least;
         if (since != sequences::effect::counted) return;
         tracks_.warnings[t.index] = then.warnings[t.index];
-        for (std::uint32_t w : {track_word::padded_from, track_word::guard_report})
-          words_of(t)[w] = then.word(t, w);
+        words_of(t)[track_word::padded_from] = then.word(t, track_word::padded_from);
       });
       if (!tokens_known(q)) {
         auto const tokens = static_cast<std::uint32_t>(then.tokens(q) + sequences_.token_drift[q]);

@@ -1,7 +1,6 @@
 // What a cache says about its sequences: lengths, tokens, warnings, rounds.
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -64,13 +63,6 @@ public:
     if (within("warnings", sequence))
       for_tracks(sequence, [&](track t) { bits |= facts_.warnings[t.index]; });
     return bits;
-  }
-  /// For guarded policies: the largest change of a probe's output in the last compression (Euclidean norm of
-  /// one head's output, in the unit of the values). It is at most epsilon. 0 if nothing merged.
-  float guarded_error(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
-    if (!within("guarded_error", sequence, layer, kv_head)) return 0.0f;
-    return bits_float(
-        facts_.word(make_track(ledger_.extent, layer, sequence, kv_head), track_word::guard_report));
   }
   /// True if length_bound(sequence) has reached the trigger.
   bool due(std::uint32_t sequence, trigger t) const { return t.due(length_bound(sequence)); }

@@ -28,7 +28,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -112,7 +111,7 @@ class merged_cache : public ledger_readings {
 
 public:
   /// Type of the policy.
-  using policy_type = detail::policy_or_stand_in<Policy, Keys, Values>;
+  using policy_type = detail::policy_or_stand_in<Policy>;
   /// Whether entries have members with norms of their own (EMS).
   static constexpr bool shares = shares_entries<typename policy_type::merge_type>::value;
   /// shared_ref for policies that share entries (EMS), else cache_ref.
@@ -148,7 +147,7 @@ public:
   }
   /// The cache's own copy of the executor. Calls of the cache run on it, and so should attention.
   Executor& executor() { return executor_; }
-  /// The policy given at construction; set_guard changes its guard.
+  /// The policy given at construction.
   policy_type const& policy() const { return policy_; }
   /// The options given at construction, with wave_tracks filled in.
   cache_options const& sizes() const { return sizes_; }
@@ -353,7 +352,7 @@ public:
   /// the sequence was opened. No track is above its budget afterwards. If merging alone cannot bring a track
   /// there (rows with NaN or infinity, too few similar entries), the entries with the lowest scores are
   /// evicted, and warning::evicted_fallback says so. With shortfall::keep nothing is evicted for that: the
-  /// track stays longer and gets warning::budget_unreached. Guarded policies accept only shortfall::keep.
+  /// track stays longer and gets warning::budget_unreached.
   /// Rows that a layout refuses to write stay, too; on devices they may keep a track above its budget (see
   /// `exact`).
   /// Entries keep their order. V rows behind the new length become zeros where options ask for it. Costs
@@ -380,9 +379,6 @@ public:
   /// The length_bound that `compress` with this budget would leave. Refuses what compress refuses.
   std::uint32_t length_after(std::uint32_t sequence, budget allowed,
                              shortfall fallback = shortfall::evict_lowest) const;
-  /// For guarded policies: the next plan or compress uses this guard, with its numbers and probes. Forgets
-  /// the plan made last.
-  template <class Guard> status set_guard(Guard const& guard);
 
   /// The plan made last. Its tracks are in the order of planned_work(): (layer, listed sequence, head), or
   /// (listed sequence, layer, head) with plan_scope::all_layers or options.budgets_over all_layers. The plan
@@ -527,8 +523,7 @@ private:
   template <class Launches>
   status run_observation(char const* call, query_batch const& batch, batch_source const& source,
                          query_sample probes, Launches const& launches);
-  std::string compress_problem(char const* call, index_list sequences, budget allowed,
-                               shortfall fallback) const;
+  std::string compress_problem(char const* call, index_list sequences, budget allowed) const;
   std::string full_problem(index_list sequences, index_list counts, when_full const& full,
                            std::vector<std::uint32_t>& no_room) const;
   struct launch_counts;

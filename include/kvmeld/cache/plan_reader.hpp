@@ -8,7 +8,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
-#include <kvmeld/identify/guarded.hpp>
+#include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/compress.hpp>
 #include <kvmeld/score/score.hpp>

@@ -34,7 +34,7 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
     if (longest(sequences[i]) > capacity - counts[i]) no_room.push_back(sequences[i]);
   }
   if (no_room.empty()) return {};
-  text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to, full.fallback);
+  text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to);
   if (!text.empty()) return text;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     text =

@@ -33,8 +33,8 @@ struct named_policy {
 };
 
 /// All presets that a composed policy can hold, with their default numbers. Chelsea pins 16 first and 64 last
-/// entries, or fewer if the budget is small. Presets that share entries, or are guarded, are types of their
-/// own and not among them. May be called by any thread.
+/// entries, or fewer if the budget is small. Presets that share entries are types of their own and
+/// not among them. May be called by any thread.
 inline span<named_policy const> named_policies() {
   using r = rope_params const&;
   static constexpr named_policy all[] = {

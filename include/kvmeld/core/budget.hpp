@@ -156,7 +156,7 @@ struct trigger {
   }
 };
 
-/// What to do with a track that merging does not bring to its budget. Guarded policies accept only `keep`.
+/// What to do with a track that merging does not bring to its budget.
 enum class shortfall : std::uint8_t {
   keep,          ///< leave the track longer; warning::budget_unreached says so
   evict_lowest,  ///< evict the entries with the lowest scores; without a score, the oldest. The default of

@@ -60,6 +60,17 @@ template <class Identify, class = void> struct reads_live : std::true_type {};
 template <class Identify>
 struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::false_type {};
 
+namespace detail {
+
+/// Whether an identifier lists one candidate per possible source, `edges(places)` of them.
+template <class Identify, class = void> struct lists_edges : std::false_type {};
+
+template <class Identify>
+struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>
+    : std::true_type {};
+
+}  // namespace detail
+
 /// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
 /// `admit(round)` merges and drops live entries of a round_view; all lanes of a team call it together. An
 /// identifier that declares `needs_keys` either compares rows in `admit` (round_view::similarity), or looks

@@ -40,7 +40,6 @@ struct gaussian {
   static constexpr char const* name = "gaussian";
   static constexpr bool needs_score = false;
   static constexpr bool cooperative = true;
-  static constexpr bool sums_degrees = true;
   constexpr bool carries_degree() const { return degrees; }
 
   /// Scratch of a tile.

@@ -19,12 +19,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of a merge function, false if it is absent, like those below. `sums_degrees`: if the
-/// merge function carries degrees, a result has the sum of its members' degrees (for guarded merging).
-template <class Merge, class = void> struct sums_degrees : std::false_type {};
-template <class Merge> struct sums_degrees<Merge, std::enable_if_t<Merge::sums_degrees>> : std::true_type {};
-/// `needs_similarity`: it weighs by the similarity of sources, and needs an identifier that gives
-/// similarities.
+/// Optional declaration of a merge function, false if it is absent, like those below. `needs_similarity`: it
+/// weighs by the similarity of sources, and needs an identifier that gives similarities.
 template <class Merge, class = void> struct needs_similarity : std::false_type {};
 template <class Merge>
 struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};

@@ -115,7 +115,6 @@ struct defaults {
   static constexpr bool weighs_peaks = false;      ///< also by scores that do not add up (set_view::scores)
   static constexpr bool needs_similarity = false;  ///< weighs by similarity to the pivot
   static constexpr bool cooperative = false;       ///< `weigh` takes the whole team
-  static constexpr bool sums_degrees = true;       ///< a result has the sum of its members' degrees
   constexpr bool carries_degree() const { return true; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 };

@@ -62,22 +62,6 @@ KVMELD_HD std::uint32_t list_pivots(Team const& team, wave_ref const& wave, std:
 
 namespace detail {
 
-/// Calls placed(slot, place) for every member. `place` counts the members that come before it by
-/// ranks[slot].key, ties to the lower slot. Cooperative; barrier at the end.
-template <class Team, class Placed>
-KVMELD_HD void place_by_key(Team const& team, candidate const* ranks, member_list const& m, Placed placed) {
-  team.for_each(m.count, [&](std::uint32_t i) {
-    slot_t const s = m.slots[i];
-    std::uint32_t before = 0;
-    for (std::uint32_t j = 0; j < m.count; ++j) {
-      slot_t const other = m.slots[j];
-      before += ranks[other].key < ranks[s].key || (ranks[other].key == ranks[s].key && other < s) ? 1u : 0u;
-    }
-    placed(s, before);
-  });
-  team.sync();
-}
-
 /// Spread sources of a track in ascending order. set_member holds them behind the sets.
 KVMELD_HD inline member_list spreads_of(wave_ref const& wave, std::uint32_t item) {
   track_state const& s = wave.state[item];
@@ -152,7 +136,6 @@ KVMELD_HD void sort_lists(Team const& team, slot_t* list, slot_t* room, std::uin
 /// anything. The places of listed entries (wave.place) are lost, because nothing reads them any more.
 struct link_phase : track_phase {
   plan_ref map;
-  bool thinned = false;  ///< sets were thinned after weighing: entries that stay may have weights
   static constexpr bool light = false, wide = true;  ///< many passes over the entries
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -172,8 +155,8 @@ struct link_phase : track_phase {
     if (changes == 0) {
       if (team.lane() == 0) {
         wave.state[t.item].spreads = 0;
-        wave.state[t.item].unchanged = thinned ? 0 : 1;
-        wave.state[t.item].unlisted = thinned ? 1 : 0;
+        wave.state[t.item].unchanged = 1;
+        wave.state[t.item].unlisted = 0;
       }
       return;
     }
@@ -212,7 +195,7 @@ struct link_phase : track_phase {
     if (team.lane() == 0) {
       wave.state[t.item].spreads = spreads;
       wave.state[t.item].unchanged = 0;
-      wave.state[t.item].unlisted = thinned || spreads != 0 ? 1 : 0;
+      wave.state[t.item].unlisted = spreads != 0 ? 1 : 0;
     }
   }
 };

@@ -4,10 +4,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/guard/launches.hpp>
-#include <kvmeld/guard/probe_bench.hpp>
 #include <kvmeld/identify/admission.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -37,15 +34,6 @@ template <class Identify> constexpr bool admission_is_whole() {
   }
 }
 
-/// Whether the guard of an identifier is a guard, or there is none.
-template <class Identify> constexpr bool guard_is_known() {
-  if constexpr (is_guarded<Identify>::value) {
-    return guard::is_guard<typename Identify::guard_type>::value;
-  } else {
-    return true;
-  }
-}
-
 }  // namespace detail
 
 /// Whether a type is a kvmeld::policy whose four parts fulfil their contracts.
@@ -54,25 +42,15 @@ template <class Score, class Select, class Identify, class Merge>
 struct is_policy<policy<Score, Select, Identify, Merge>>
     : std::bool_constant<is_score<Score>::value && is_selector<Select>::value &&
                          is_identifier<Identify>::value && is_merge_function<Merge>::value &&
-                         detail::admission_is_whole<Identify>() && detail::guard_is_known<Identify>()> {};
+                         detail::admission_is_whole<Identify>()> {};
 
 namespace detail {
 
-/// Whether the guard of a policy can tell what storing does to a row of these layouts, or there is none.
-template <class Policy, class Keys, class Values> constexpr bool guard_sees_rows() {
-  if constexpr (is_policy<Policy>::value && is_layout<Keys>::value && is_layout<Values>::value) {
-    return !is_guarded<typename Policy::identify_type>::value ||
-           (guard::rounds_elements<Keys>::value && guard::rounds_elements<Values>::value);
-  } else {
-    return true;
-  }
-}
-
 /// The policy, or a sound policy in place of one that is refused, so that the refusal is the only error that
 /// a compiler reports.
-template <class Policy, class Keys, class Values>
+template <class Policy>
 using policy_or_stand_in =
-    std::conditional_t<is_policy<Policy>::value && guard_sees_rows<Policy, Keys, Values>(), Policy,
+    std::conditional_t<is_policy<Policy>::value, Policy,
                        policy<score::none, select::sinks_and_recents, identify::evict_rest, merge::drop>>;
 
 /// The layout, or a sound layout in place of one that is refused.
@@ -108,7 +86,6 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     require_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>>();
   }
   require_merge_function<Merge>();
-  static_assert(guard_is_known<Identify>(), "kvmeld: the guard is not guard::probed");
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
                 !(has_run_time_traits<Identify>::value || has_run_time_traits<Merge>::value ||
                   has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
@@ -117,7 +94,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     constexpr identify_traits i = static_identify_traits<Identify>();
     constexpr merge_traits m = static_merge_traits<Merge>();
     static_assert(
-        composes::something_to_weigh(i, m) || is_guarded<Identify>::value,  // see the guard below
+        composes::something_to_weigh(i, m),
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
     static_assert(
         composes::spans_have_spreading(i, m),
@@ -150,13 +127,6 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
     static_assert(composes::evictions_to_fit(i, m),
                   "kvmeld: this merge function fits what an eviction leaves, but the policy's identifier "
                   "makes sets or spans: use identify::evict_rest");
-    if constexpr (is_guarded<Identify>::value) {
-      static_assert(
-          composes::sets_to_guard<Score, Identify, Merge>(),
-          "kvmeld: a guard needs an identifier that makes sets and drops nothing (chunked_bipartite, "
-          "consecutive_threshold) and a merge function that has sums_degrees (average, degree_weighted, "
-          "gaussian, score_weighted, similarity_weighted)");
-    }
     constexpr bool tells = s.gives != score_kind::none;
     static_assert(tells || !l.needs_score,
                   "kvmeld: this selector ranks entries by score, but the policy's score gives none");
@@ -170,14 +140,6 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
         "identifier makes spans), but its score only orders entries: use one that gives weights, as "
         "scores from attention do");
   }
-}
-
-/// Refuses a guard whose layouts do not tell what storing does to a row.
-template <class Policy, class Keys, class Values> constexpr void require_guarded_rows() {
-  static_assert(
-      guard_sees_rows<Policy, Keys, Values>(),
-      "kvmeld: a guard has to know what storing does to a row: its layouts must be those whose elements are "
-      "stored one by one (strided, transposed, tiled, paged, ring, latent over these)");
 }
 
 /// Does what require_policy does, for a whole policy.

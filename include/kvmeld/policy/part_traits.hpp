@@ -7,7 +7,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/size_limits.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/fitted.hpp>
@@ -42,7 +41,7 @@ struct identify_traits {
       drops_unmerged, fills_budget, reads_live;
   bool reads_rows;  ///< reads rows of keys, or of keys and values
 };
-/// What a merge function needs and gives: see is_merge_function and sums_degrees.
+/// What a merge function needs and gives: see is_merge_function.
 struct merge_traits {
   bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
   bool fits;                                                   ///< fits what stays: merge::fitted
@@ -234,30 +233,6 @@ bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
   return s.needs_score && !s.thins_any_track && (i.drops_unmerged || i.fills_budget);
 }
 
-/// What a guard needs of the other parts: only sets change entries, and the degree of a set is the sum of its
-/// members' degrees.
-namespace composes {
-template <class Score, class Identify, class Merge> constexpr bool sets_to_guard() {
-  return Identify::makes_sets && !needs_centers<Identify>::value && !drops_unmerged<Identify>::value &&
-         sums_degrees<Merge>::value && !shares_entries<Merge>::value;
-}
-}  // namespace composes
-
-namespace detail {
-
-/// Why these parts cannot be guarded as they are configured; empty if they can, or if there is no guard.
-template <class Policy> std::string guard_problem([[maybe_unused]] Policy const& p) {
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    if (!p.merge.carries_degree()) {
-      return refusal(message("policy ", name_of_policy(p)), "merge function", "one that leaves degrees out",
-                     "one whose degrees add, because the policy is guarded");
-    }
-  }
-  return {};
-}
-
-}  // namespace detail
-
 namespace detail {
 
 /// Why a policy would keep no entry of any track, whatever its budget; empty if it keeps some.
@@ -279,7 +254,6 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
        {problem_of(p.score), problem_of(p.select), problem_of(p.identify), problem_of(p.merge)}) {
     if (!problem.empty()) return problem;
   }
-  if (std::string problem = detail::guard_problem(p); !problem.empty()) return problem;
   if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
   return detail::composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
                                      traits_of_identifier(p.identify), traits_of_merge(p.merge),

@@ -6,7 +6,6 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/chunked_bipartite.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/merge/weighted.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>
@@ -36,14 +35,6 @@ inline type llama3() { return with_schedule({0.35, 0.1, 2, 0.05}); }
 /// r_i = 0.2 - 0.1 min(2, i), but at least 0.05. The formula reaches 0; the floor is ours (the paper gives
 /// none).
 inline type qwen() { return with_schedule({0.2, 0.1, 2, 0.05}); }
-/// Clusters only what passes the guard (guard::probed). If too little passes, tracks stay above their
-/// budgets.
-template <class Guard>
-policy<score::none, select::sinks_and_recents,
-       identify::guarded<identify::chunked_bipartite<admit::top_share>, Guard>, merge::degree_weighted>
-guarded(Guard guard, type const& as = with_schedule({0.45, 0.05, 3, 0.05})) {
-  return {{}, as.select, {as.identify, guard}, as.merge};
-}
 /// r_i = 0.25 in every round (needle in a haystack).
 inline type needle() { return with_schedule({0.25, 0.0, 0, 0.05}); }
 

@@ -7,7 +7,6 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/consecutive_threshold.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/select/top.hpp>
@@ -41,15 +40,6 @@ inline paper_type with_thresholds(float const* theta, quantity recents, quantity
   p.select = {quantity::entries(0), recents, heavy};
   p.identify.admission.per_layer = theta;
   return p;
-}
-/// Definition 3.1 as a parameter: ||O - O*|| <= epsilon for the queries of the guard (guard::probed). Several
-/// rounds make sets, and the guard takes out of them what does not pass. If too little passes, tracks stay
-/// above their budgets.
-template <class Guard>
-policy<score::global, select::top,
-       identify::guarded<identify::consecutive_threshold<admit::exact_budget>, Guard>, merge::gaussian>
-guarded(Guard guard, type const& as = for_budget()) {
-  return {as.score, as.select, {as.identify, guard}, as.merge};
 }
 
 /// As printed, for a 50% cache: theta 0.75, recent entries 0.17 and protected ones 0.12 of the context, sigma

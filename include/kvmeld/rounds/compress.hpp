@@ -18,8 +18,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/guard/launches.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -167,9 +165,8 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
 
 /// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
 /// that were listed for keys also hold for values.
-template <class Policy> bool may_plan_directly(wave_ref const& wave, std::uint32_t rounds) {
-  return rounds == 1 && wave.scope == 1 && wave.split == 1 &&
-         !is_guarded<typename Policy::identify_type>::value;
+inline bool may_plan_directly(wave_ref const& wave, std::uint32_t rounds) {
+  return rounds == 1 && wave.scope == 1 && wave.split == 1;
 }
 
 /// Whether the policy fits what it keeps to attention's outputs before the call.
@@ -231,12 +228,9 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     float* const own = wave.step.key_weight;  // free once the plan is composed
-    if (detail::may_plan_directly<Policy>(wave, 1)) wave.step = wave.plan;
+    if (detail::may_plan_directly(wave, 1)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, detail::looked_at::everything);
-    if constexpr (is_guarded<typename Policy::identify_type>::value) {
-      guard::open(launch, p.identify.guard, x);
-    }
     detail::plan_round(launch, p, x, facts);
     if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums, own});
     if (fallback == shortfall::evict_lowest)
@@ -253,30 +247,23 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 template <class Executor, class Policy, class Keys, class Values>
 void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
            work_list work, workspace_ref const& ws) {
-  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::for_each_wave(ws, ledger, work, 1, [&](wave_ref const& wave) {
     auto const merge = [&](detail::launcher<Executor> const& launch) {
       if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
       launch(detail::link_phase{{wave}, wave.plan});
-      if constexpr (guards) {
-        detail::merge_guarded(launch, x, wave.plan);
-      } else {
-        detail::merge_keys(launch, x.keys, wave.plan);
-      }
+      detail::merge_keys(launch, x.keys, wave.plan);
       if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
       detail::fit_rows(launch, p, x);
-      detail::merge_values<true>(launch, x.values, !guards, true);
+      detail::merge_values<true>(launch, x.values, true, true);
     };
     detail::launcher<Executor> const launch{executor, wave};
     apply_fates(launch, x, merge, {fates_of::plan, ws.zero_emptied});
-    if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
 }
 
 /// Shrinks the tracks of `work` to their budgets, in place. Keys merge in every round, values once through
-/// the composed plan; with a guard, values merge in every round too. Compaction runs once. Everything is
-/// enqueued on `executor`. K/V-sized scratch is never used. Tracks within their budget are not touched,
-/// unless the selector says so (thins_any_track).
+/// the composed plan. Compaction runs once. Everything is enqueued on `executor`. K/V-sized scratch is never
+/// used. Tracks within their budget are not touched, unless the selector says so (thins_any_track).
 ///
 /// For policies of one round, compress equals plan + apply. For several rounds it equals repeated plan +
 /// apply in keys, degrees, positions and lengths if the selector pins fixed numbers of first and last entries
@@ -285,7 +272,7 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
 ///
 /// At most `max_rounds` rounds run. Where launches are not immediate, the first `likely_rounds` of them are
 /// enqueued phase by phase. The rest is one launch, in which a team per track goes on until the track is
-/// done; only guarded policies, shared plans and shared budgets enqueue all rounds phase by phase. Tracks
+/// done; only shared plans and shared budgets enqueue all rounds phase by phase. Tracks
 /// that share their budgets (budget::over) lie in one wave: `ws` is carved for such budget scopes, and the
 /// work list is ordered by sequence if the scopes span layers. Empty slots of a padded ledger are removed
 /// first; the caller fills tracks up again.
@@ -293,7 +280,6 @@ template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
               work_list work, budget allowed, shortfall fallback, workspace_ref const& ws,
               std::uint32_t max_rounds = 0xffffffffu, std::uint32_t likely_rounds = 0xffffffffu) {
-  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
   detail::round_facts const facts = detail::facts_of_round(p, ledger.extent);
   bool const rehearses = executor.rehearses();
   if (rehearses) {  // one likely round, and one other if there are others
@@ -303,12 +289,11 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    if (detail::may_plan_directly<Policy>(wave, rounds)) wave.step = wave.plan;
+    if (detail::may_plan_directly(wave, rounds)) wave.step = wave.plan;
     detail::launcher<Executor> const launch{executor, wave};
     if (ledger.padded) detail::drop_padding(launch, x);
     detail::open_wave(launch, p, x, allowed,
                       detail::fits_rows(p) ? detail::looked_at::everything : detail::looked_at::mergeable);
-    if constexpr (guards) guard::open(launch, p.identify.guard, x);
     if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
     std::uint32_t round = 0;
     for (; round < rounds && (rehearses || detail::any_active<Executor>(wave)); ++round) {
@@ -325,9 +310,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     bool const listed = wave.plans_directly() && round != 0 &&
                         (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
     detail::merge_values<makes_spans<typename Policy::identify_type>::value>(
-        launch, x.values, facts.merges_rows && !guards, facts.makes_spans && facts.merges_rows, listed);
+        launch, x.values, facts.merges_rows, facts.makes_spans && facts.merges_rows, listed);
     detail::move_together(launch, x, ws.zero_emptied);
-    if constexpr (guards) guard::close(launch, p.identify.guard, x);
   });
   detail::settle(executor, work, {ledger});
 }

@@ -8,7 +8,6 @@
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/round.hpp>
@@ -119,15 +118,12 @@ struct runs_on_warps<Executor, std::void_t<decltype(std::declval<Executor const&
     : std::true_type {};
 
 /// Launches the remaining rounds of a wave at once. Returns false and launches nothing where this cannot be:
-/// tracks that share plans or budgets wait for each other, a guard has no rounds that are unlikely, or the
-/// executor's nearest scratch is too small.
+/// tracks that share plans or budgets wait for each other, or the executor's nearest scratch is too small.
 template <class Executor, class Policy, class Keys, class Values>
 bool run_remaining_rounds([[maybe_unused]] launcher<Executor> const& launch, [[maybe_unused]] Policy const& p,
                           [[maybe_unused]] kv<Keys, Values> const& x,
                           [[maybe_unused]] round_facts const& facts, [[maybe_unused]] std::uint32_t rounds) {
-  using identify_type = typename Policy::identify_type;
-  if constexpr (!is_immediate<Executor>::value && !is_guarded<identify_type>::value &&
-                may_repeat<identify_type>()) {
+  if constexpr (!is_immediate<Executor>::value && may_repeat<typename Policy::identify_type>()) {
     wave_ref const& wave = launch.wave;
     if (wave.split != 1 || wave.scope != 1) return false;
     remaining_rounds_phase<Policy, Keys, Values, runs_on_warps<Executor>::value> phase{p,     x,      wave,

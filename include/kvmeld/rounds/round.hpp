@@ -11,8 +11,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/executor.hpp>
-#include <kvmeld/guard/launches.hpp>
-#include <kvmeld/identify/guarded.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/joined.hpp>
 #include <kvmeld/layout/layout.hpp>
@@ -66,17 +64,17 @@ struct round_facts {
 /// The facts about a policy in a cache of this shape.
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
   score_kind const gives = traits_of_score(p.score).gives;
-  unguarded_t<typename Policy::identify_type> const& identify = p.identify;
-  return {traits_of_identifier(p.identify).needs_centers,
-          traits_of_identifier(p.identify).reads_live,
-          traits_of_identifier(identify).repeats,
-          traits_of_identifier(identify).makes_sets,
-          traits_of_identifier(identify).makes_spans,
+  identify_traits const made = traits_of_identifier(p.identify);
+  return {made.needs_centers,
+          made.reads_live,
+          made.repeats,
+          made.makes_sets,
+          made.makes_spans,
           merges_rows(p),
-          traits_of_identifier(identify).makes_sets && !dissolves_sets(p),
+          made.makes_sets && !dissolves_sets(p),
           gives == score_kind::weights || gives == score_kind::none,
           adds_up(p.merge),
-          proposal_tiles(identify, extent)};
+          proposal_tiles(p.identify, extent)};
 }
 
 /// Admits, and lists the sets of the step. One tile per track does both, because the lists need all that was
@@ -116,8 +114,7 @@ KVMELD_CALLS_ARGUMENTS
 template <class Launch, class Policy, class Keys, class Values>
 KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
                           round_facts const& facts, bool merges_ledger = false) {
-  using identify_type = unguarded_t<typename Policy::identify_type>;
-  constexpr bool guards = is_guarded<typename Policy::identify_type>::value;
+  using identify_type = typename Policy::identify_type;
   identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
   launch(round_phase{{wave}, facts.lists_centers, facts.lists_live});
@@ -130,7 +127,6 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
     launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave),
                                                            facts.proposal_tiles});
   }
-  if constexpr (guards) guard::before_admission(launch, p.identify, x);
   admit_phase<identify_type> const admit{identify, wave, facts.repeats};
   constexpr bool may_link = identify_type::makes_sets || makes_spans<identify_type>::value;
   bool const links = facts.makes_sets || facts.makes_spans;
@@ -155,7 +151,6 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
       told.scores = traits_of_score(p.score).gives;
       launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, told, facts.adds_degrees});
     }
-    if constexpr (guards) guard::after_weighing(launch, p.identify, x);
   }
   note_step_phase const note{
       {{wave}, wave.step}, facts.folds, facts.folds_sums, !wave.plans_directly(), merges_ledger};
@@ -175,24 +170,13 @@ KVMELD_HD void merge_keys(Launch const& launch, Keys const& keys, plan_ref const
   launch(merge_ledger_phase{{wave}, map});
 }
 
-/// Like merge_keys, for guarded policies: values merge with keys, so the next round measures stored rows.
-KVMELD_CALLS_ARGUMENTS
-template <class Launch, class Keys, class Values>
-KVMELD_HD void merge_guarded(Launch const& launch, kv<Keys, Values> const& x, plan_ref const& map) {
-  launch(merge_rows_phase<Values>{x.values, launch.wave, map, side::value});
-  merge_keys(launch, x.keys, map);
-}
-
 /// One round of a compression: plans it, and merges what the next round reads.
 KVMELD_CALLS_ARGUMENTS
 template <class Launch, class Policy, class Keys, class Values>
 KVMELD_HD void run_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
                          round_facts const& facts) {
   wave_ref const& wave = launch.wave;
-  if constexpr (is_guarded<typename Policy::identify_type>::value) {
-    plan_round(launch, p, x, facts);
-    merge_guarded(launch, x, wave.step);
-  } else if constexpr (shares_entries<typename Policy::merge_type>::value) {
+  if constexpr (shares_entries<typename Policy::merge_type>::value) {
     plan_round(launch, p, x, facts);  // members come before the ledger: they change degrees
     if (facts.merges_rows) merge_keys(launch, x.keys, wave.step);
   } else {

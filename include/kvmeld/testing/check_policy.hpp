@@ -160,11 +160,8 @@ private:
   std::string compress(Cache& cache, life_outcome& o, std::vector<std::uint32_t> sequences, std::size_t count,
                        std::uint32_t left) const {
     sequences.resize(count);
-    constexpr bool guarded = is_guarded<typename Policy::identify_type>::value;
     testing::watch const before(cache);
-    if (auto const s = cache.compress(sequences, budget::entries(left),
-                                      guarded ? shortfall::keep : shortfall::evict_lowest);
-        !s.ok()) {
+    if (auto const s = cache.compress(sequences, budget::entries(left)); !s.ok()) {
       return message("compress to ", left, " entries: ", s.text());
     }
     if (std::string text = before.after_compress(cache, sequences); !text.empty()) return text;
@@ -172,7 +169,7 @@ private:
     ledger_ref const& l = cache.ledger();
     testing::each_track(extent_, [&](track t) {
       if (!problem.empty() || l.is_open[t.sequence] == 0) return;
-      if (!guarded && l.length[t.index] > left) {
+      if (l.length[t.index] > left) {
         problem = message(check_calls::track_name(t), " holds ", l.length[t.index],
                           " entries after a compression to ", left);
       }
