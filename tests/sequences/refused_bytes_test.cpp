@@ -125,15 +125,15 @@ TEST_CASE("resume refuses by name") {
                               "it must be that of a ledger saved by kvmeld"});
   w.refuses(with(b, offsetof(header, byte_order), 0x04030201u), {"resume", "byte order"});
   w.refuses(with(b, offsetof(header, version), 1u),
-            {"resume", "resume: version of the format is 1", "it must be 2"});
+            {"resume", "resume: version of the format is 1", "it must be 3"});
   w.refuses(sealed(with(b, offsetof(header, reserved), 3u)),
             {"resume: reserved word of the saved ledger is 3", "it must be 0"});
   w.refuses(sealed(with(b, offsetof(header, version), 0u)),
-            {"resume", "resume: version of the format is 0", "it must be 2"});
+            {"resume", "resume: version of the format is 0", "it must be 3"});
   auto longer = b;
   longer.push_back(std::byte{1});
-  w.refuses(longer, {"resume", "resume: number of bytes is 366", "it must be 365, as the ledger was saved",
-                     "it must be 365, as the ledger was saved"});
+  w.refuses(longer, {"resume", "resume: number of bytes is 362", "it must be 361, as the ledger was saved",
+                     "it must be 361, as the ledger was saved"});
   w.refuses(with(b, b.size() - 1, char{99}), {"resume", "checksum"});
   longer = sealed(with(longer, offsetof(header, bytes), std::uint64_t{longer.size()}));
   w.refuses(longer, {"resume", "resume: size of the saved ledger is another"});
@@ -268,7 +268,7 @@ TEST_CASE("save refuses") {
   auto const refuses = [&](auto call, std::initializer_list<char const*> parts) {
     refused(w.cache, w.memory, call, parts);
   };
-  refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 364", "saved_bytes"});
+  refuses([&](auto& c) { c.save(0, out); }, {"save", "save: number of bytes of out is 360", "saved_bytes"});
   refuses([](auto& c) { c.save(1); }, {"save", "save: sequence is 1", "it must be open (call open first)"});
   refuses([](auto& c) { c.saved_bytes(2); }, {"save", "sequence is 2", "0 to 1"});
   refuses([&](auto& c) { c.save(2, out); }, {"save", "sequence is 2", "0 to 1"});

@@ -32,7 +32,6 @@ enum : std::uint32_t {
   changed,       ///< 1 if the last compression changed the track
   empty,         ///< empty slots below the length (options.padded)
   padded_from,   ///< 1 + the first empty slot; 0: there are no empty slots
-  unused,        ///< always 0; saved sequences have this word
   count
 };
 }  // namespace track_word

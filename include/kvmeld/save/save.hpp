@@ -29,7 +29,7 @@ struct header {
   std::uint64_t bytes;  ///< number of all bytes, header included
   std::uint32_t checksum, reserved;
 };
-constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 2, 0, 0, 0};
+constexpr header expected_header{{'k', 'v', 'm', 'e', 'l', 'd', '\n', '\x1a'}, 0x01020304u, 3, 0, 0, 0};
 
 inline std::uint32_t checksum_of(span<std::byte const> all) {
   std::size_t const begin = offsetof(header, checksum), end = begin + sizeof(header::checksum);
