@@ -197,8 +197,8 @@ private:
   /// Rows that scratch holds. A single lane, as on a host, holds those of a stretch, so that it loads and
   /// turns them once.
   KVMELD_HD std::uint32_t rows_at_once(std::uint32_t lanes) const {
-    std::uint32_t const stretch = min_of(chunk, 2048u);
-    return lanes == 1 ? max_of(tile_rows, stretch + stretch / 8) : tile_rows;
+    std::uint32_t const entries = min_of(chunk, 2048u);
+    return lanes == 1 ? max_of(tile_rows, entries + entries / 8) : tile_rows;
   }
   static constexpr float as_near = 1.001f;  ///< of squared distances
   static constexpr std::uint32_t none = 0xffffffffu;
