@@ -59,6 +59,7 @@ struct round_facts {
   bool folds_sums;               ///< scores are weights: it is their sum
   bool adds_degrees;             ///< see adds_up
   std::uint32_t proposal_tiles;  ///< tiles per track of the identifier's `propose`
+  score_kind scores;             ///< what the score gives
 };
 
 /// The facts about a policy in a cache of this shape.
@@ -74,7 +75,8 @@ template <class Policy> round_facts facts_of_round(Policy const& p, shape const&
           made.makes_sets && !dissolves_sets(p),
           gives == score_kind::weights || gives == score_kind::none,
           adds_up(p.merge),
-          proposal_tiles(p.identify, extent)};
+          proposal_tiles(p.identify, extent),
+          gives};
 }
 
 /// Admits, and lists the sets of the step. One tile per track does both, because the lists need all that was
@@ -148,7 +150,7 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
   if constexpr (identify_type::makes_sets) {
     if (facts.makes_sets) {
       wave_ref told = wave;
-      told.scores = traits_of_score(p.score).gives;
+      told.scores = facts.scores;
       launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, told, facts.adds_degrees});
     }
   }
