@@ -221,6 +221,11 @@ class KVMeldCache(_model.Growing):
         policy, facts, model = self._options["policy"], self._facts, self._model()
         if not _core.asks(policy)[0]:
             return
+        if self._by_default is not None and self._learned is None:  # its centroids do without it, less well
+            self._options["rope"], frequencies = facts.rotation or ("none", None)
+            if frequencies is not None and self._options["rope"] != "none":
+                self._options["frequencies"] = frequencies
+            return
         if facts.rotation is None:
             raise _refusal("the rotation of keys", "unknown",
                            f"known, because {policy!r} turns keys back ({facts.unknown}); the policy's text can say"

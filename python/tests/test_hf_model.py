@@ -106,7 +106,8 @@ def test_policies_that_turn_keys_turn_them_by_the_model(name, policy):
 
 def test_layers_that_rotate_in_different_ways():
     model = any_model("SmolLM3", no_rope_layers=[1, 1, 0])
-    hf.KVMeldCache(model)  # whose policy does not care
+    by_itself = hf.KVMeldCache(model)  # clusters keys as they lie
+    assert by_itself._options["rope"] == "none" and "frequencies" not in by_itself._options
     with pytest.raises(ValueError, match="the rotation of keys is unknown; it must be known, because 'triattention' turns"):
         hf.KVMeldCache(model, "triattention")
     assert hf.KVMeldCache(model, "triattention rope=half_split rope_base=10000")._turning is None
@@ -114,6 +115,7 @@ def test_layers_that_rotate_in_different_ways():
 
 def test_a_model_without_rotation_is_refused_for_policies_that_turn():
     model = any_model("GPT2", n_embd=32, n_layer=3, n_head=4, n_positions=256)
+    assert hf.KVMeldCache(model)._options["rope"] == "none"
     with pytest.raises(ValueError, match="the rotation of keys is unknown"):
         hf.KVMeldCache(model, "compactor")
 
@@ -126,6 +128,9 @@ def test_a_rotation_that_changes_is_refused():
     model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq / 2
     with pytest.raises(ValueError, match="the model's rotation is another one than before"):
         read(model, ids[:, 20:], cache)
+    by_itself = hf.KVMeldCache(model)  # centroids of keys that were turned back by a little more or less do no harm
+    read(model, ids[:, :20], by_itself)
+    assert by_itself._options["rope"] == "half_split" and len(by_itself._options["frequencies"]) > 0
     other = hf.KVMeldCache(model, "triattention")  # learns it anew
     assert other._facts.rotation[1] == pytest.approx([f / 2 for f in cache._facts.rotation[1]])
 
