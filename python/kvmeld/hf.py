@@ -221,17 +221,13 @@ class KVMeldCache(_model.Growing):
         policy, facts, model = self._options["policy"], self._facts, self._model()
         if not _core.asks(policy)[0]:
             return
-        if self._by_default is not None and self._learned is None:  # its centroids do without it, less well
-            self._options["rope"], frequencies = facts.rotation or ("none", None)
-            if frequencies is not None and self._options["rope"] != "none":
-                self._options["frequencies"] = frequencies
-            return
-        if facts.rotation is None:
+        by_itself = self._by_default is not None and self._learned is None  # centroids, which do without it, less well
+        if facts.rotation is None and not by_itself:
             raise _refusal("the rotation of keys", "unknown",
                            f"known, because {policy!r} turns keys back ({facts.unknown}); the policy's text can say"
                            " it: rope=half_split rope_base=500000")
-        self._turning = None if model is None else _model.frequencies_of(model)
-        pairing, frequencies = facts.rotation
+        self._turning = None if model is None or by_itself else _model.frequencies_of(model)
+        pairing, frequencies = facts.rotation or ("none", None)
         if self._learned is None:
             self._options["rope"] = pairing
             if pairing != "none":
