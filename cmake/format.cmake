@@ -15,7 +15,7 @@ endif()
 
 get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 set(sources)
-foreach(folder include c python tests examples benchmarks)
+foreach(folder include testing tools c python tests examples benchmarks)
   file(GLOB_RECURSE found "${root}/${folder}/*.hpp" "${root}/${folder}/*.inl" "${root}/${folder}/*.cpp" "${root}/${folder}/*.cuh"
        "${root}/${folder}/*.h" "${root}/${folder}/*.c"
        "${root}/${folder}/*.cu")

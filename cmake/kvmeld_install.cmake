@@ -10,7 +10,7 @@ set(c_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/kvmeld") # libkvmeld is of one 
 
 set_property(TARGET kvmeld PROPERTY EXPORT_NAME host)
 install(
-  TARGETS kvmeld
+  TARGETS kvmeld kvmeld_testing kvmeld_calibration
   EXPORT kvmeld_targets
   FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILE_SET fragments DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"

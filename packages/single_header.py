@@ -12,13 +12,15 @@ import pathlib
 import re
 import sys
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "python" / "kvmeld"))
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "python" / "kvmeld"))
 import _program  # noqa: E402  (of the Python package, which need not be installed)
 
 sys.path.pop()
 _program.start("single_header.py")
 
 ROOTS = ["kvmeld.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
+FOLDERS = ["include", "testing/include", "tools/calibrate/include"]
 INCLUDE = re.compile(r'#include (?:<(kvmeld/[^>]+)>|"([^"]+)"|<([^>]+)>)\n')
 
 
@@ -27,8 +29,8 @@ def refuse(where, what):
 
 
 class single_header:
-    def __init__(self, include):
-        self.include, self.seen, self.standard, self.lines = include, set(), set(), []
+    def __init__(self, folders):
+        self.folders, self.seen, self.standard, self.lines = folders, set(), set(), []
 
     def header(self, path):
         if path in self.seen:
@@ -36,8 +38,14 @@ class single_header:
         self.seen.add(path)
         if self.text(path).count("#pragma once\n") != 1:
             refuse(path, "no #pragma once, or more than one")
-        banner = f"\n// --- <{path.relative_to(self.include).as_posix()}>\n"
+        banner = f"\n// --- <{self.name(path)}>\n"
         self.lines += self.expand(path, [banner])
+
+    def name(self, path):
+        return next(path.relative_to(folder).as_posix() for folder in self.folders if path.is_relative_to(folder))
+
+    def at(self, name):
+        return next((folder / name for folder in self.folders if (folder / name).is_file()), self.folders[0] / name)
 
     def text(self, path):
         if not path.is_file():
@@ -67,7 +75,7 @@ class single_header:
                 if code:  # which the header needs: it defines what this file declares
                     self.lines += own
                     own.clear()
-                self.header(self.include / found[1])
+                self.header(self.at(found[1]))
             elif found[2]:
                 self.expand(path.parent / found[2], own)
                 code = True
@@ -80,12 +88,12 @@ class single_header:
 
     def write(self):
         for root in ROOTS:
-            found = sorted((self.include / "kvmeld").glob(root))
+            found = sorted(path for folder in self.folders for path in (folder / "kvmeld").glob(root))
             if not found:
-                refuse(self.include, f"no kvmeld/{root}")
+                refuse(self.folders[0], f"no kvmeld/{root}")
             for path in found:
                 self.header(path)
-        config = self.text(self.include / "kvmeld/core/config.hpp")
+        config = self.text(self.at("kvmeld/core/config.hpp"))
         number = {n: v for n, v in re.findall(r"#define KVMELD_VERSION_(MAJOR|MINOR|PATCH) (\d+)\n", config)}
         top = (
             f"// kvmeld {number['MAJOR']}.{number['MINOR']}.{number['PATCH']} for the host, in one file."
@@ -100,10 +108,8 @@ class single_header:
 def main():
     parser = argparse.ArgumentParser(description="Writes kvmeld for the host as one file.")
     parser.add_argument("out", type=_program.output_path, help="the file to write")
-    include = pathlib.Path(__file__).resolve().parent.parent / "include"
-    parser.add_argument("--include", type=pathlib.Path, default=include, help="the folder of kvmeld's headers")
     arguments = parser.parse_args()
-    _program.write_file(arguments.out, single_header(arguments.include).write())
+    _program.write_file(arguments.out, single_header([ROOT / folder for folder in FOLDERS]).write())
 
 
 if __name__ == "__main__":

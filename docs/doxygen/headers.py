@@ -241,21 +241,21 @@ def prepare_header(lines, group, contract, internal_names):
 
 def prepare_headers(source, out):
     """Writes what is public below out/include; returns the headers it is from."""
-    root = source / "include" / "kvmeld"
+    roots = [source / root / "kvmeld" for root in ("include", "testing/include", "tools/calibrate/include")]
     listed = read_list(HERE / "internal.txt")
     internal_names = {line[2:] for line in listed if line.startswith("::")}
     internal = set()
     for pattern in (line for line in listed if not line.startswith("::")):
-        found = list(root.glob(pattern))
+        found = [path for root in roots for path in root.glob(pattern)]
         if not found:
             raise SystemExit(f"internal.txt: {pattern} names no header")
         internal |= set(found)
     contracts = read_contracts()
     shown, problems = set(), []
-    for path in sorted([*root.rglob("*.hpp"), *root.rglob("*.cuh")]):
+    paths = {path.relative_to(root): path for root in roots for kind in ("*.hpp", "*.cuh") for path in root.rglob(kind)}
+    for name, path in sorted(paths.items()):
         if path in internal or any(folder in internal for folder in path.parents):
             continue
-        name = path.relative_to(root)
         group = group_of(name)
         contract = dict(contracts["all"])
         for room in ROOMS.get(name.as_posix(), ROOMS.get(group, [group])):

@@ -27,7 +27,7 @@ class KvmeldConan(ConanFile):
         self.version = ".".join(re.findall(r"#define KVMELD_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", config))
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*"):
+        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "testing/*", "tools/*"):
             copy(self, pattern, self._sources(), self.export_sources_folder)
 
     def validate(self):

@@ -1,5 +1,5 @@
-# Compiles HEADERS with COMPILER and OPTIONS. WAY alone: each in a unit of its own, twice. WAY together: all in one unit, twice
-# in the order given, and in another one in the opposite order. SYSTEM_DIRS: folders, with | between them.
+# Compiles HEADERS, of INCLUDE_DIRS, with COMPILER and OPTIONS. WAY alone: each in a unit of its own, twice. WAY together: all in one unit, twice
+# in the order given, and in another one in the opposite order. INCLUDE_DIRS and SYSTEM_DIRS: folders, with | between them.
 cmake_minimum_required(VERSION 3.25)
 set(kind cpp)
 if(COMPILER MATCHES "nvcc$")
@@ -9,6 +9,8 @@ string(REPLACE "|" ";" folders "${SYSTEM_DIRS}")
 foreach(folder IN LISTS folders)
   list(APPEND OPTIONS -isystem "${folder}")
 endforeach()
+string(REPLACE "|" ";" folders "${INCLUDE_DIRS}")
+list(TRANSFORM folders PREPEND -I OUTPUT_VARIABLE include_options)
 file(MAKE_DIRECTORY "${WORK_DIR}")
 set(failed)
 
@@ -17,7 +19,7 @@ function(compile unit)
   list(TRANSFORM ARGN REPLACE "(.+)" "#include <\\1>\n" OUTPUT_VARIABLE lines)
   list(JOIN lines "" text)
   file(WRITE "${WORK_DIR}/unit.${kind}" "${text}")
-  execute_process(COMMAND "${COMPILER}" ${OPTIONS} "-I${INCLUDE_DIR}" "${WORK_DIR}/unit.${kind}" -o "${WORK_DIR}/unit.out"
+  execute_process(COMMAND "${COMPILER}" ${OPTIONS} ${include_options} "${WORK_DIR}/unit.${kind}" -o "${WORK_DIR}/unit.out"
                   RESULT_VARIABLE result ERROR_VARIABLE errors)
   if(NOT result EQUAL 0)
     message("${unit}:\n${errors}")

@@ -5,11 +5,11 @@ set(asks "${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}/asks" ${toolchain} "-D
 # Nothing else is searched, so that neither the CUDA Toolkit nor Kokkos is found wherever this runs.
 set(alone -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DCMAKE_DISABLE_FIND_PACKAGE_Kokkos=ON)
 
-step(${asks} -B "${WORK_DIR}/1" "-DREQUIRED=host")
+step(${asks} -B "${WORK_DIR}/1" "-DREQUIRED=host\;testing\;calibrate")
 step(${asks} -B "${WORK_DIR}/2" "-DREQUIRED=host" "-DOPTIONAL=cuda\;kokkos\;telepathy" ${alone} "-DMISSING=cuda\;kokkos\;telepathy")
 step_fails("component cuda: the CUDA Toolkit was not found" ${asks} -B "${WORK_DIR}/3" "-DREQUIRED=host\;cuda" ${alone})
 step_fails("component kokkos: Kokkos 3.4 or newer was not found" ${asks} -B "${WORK_DIR}/4" "-DREQUIRED=kokkos" ${alone})
-step_fails("component telepathy: kvmeld has the components host, c, cuda and kokkos" ${asks} -B "${WORK_DIR}/5"
+step_fails("component telepathy: kvmeld has the components host, testing, calibrate, c, cuda and kokkos" ${asks} -B "${WORK_DIR}/5"
            "-DREQUIRED=telepathy")
 # libkvmeld, where its targets are not installed with the headers.
 file(GLOB_RECURSE c_targets "${prefix}/kvmeld_cTargets*.cmake")

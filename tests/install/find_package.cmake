@@ -1,12 +1,18 @@
 # An installed and moved kvmeld: all of its headers are there, and the project `host` finds, builds and runs it.
 include("${CMAKE_CURRENT_LIST_DIR}/steps.cmake")
 install_kvmeld()
-file(GLOB_RECURSE written RELATIVE "${KVMELD_SOURCE_DIR}/include" "${KVMELD_SOURCE_DIR}/include/*")
+set(written)
+foreach(root include testing/include tools/calibrate/include)
+  file(GLOB_RECURSE below RELATIVE "${KVMELD_SOURCE_DIR}/${root}" "${KVMELD_SOURCE_DIR}/${root}/*")
+  list(APPEND written ${below})
+endforeach()
+list(SORT written)
 file(GLOB_RECURSE installed RELATIVE "${prefix}/include" "${prefix}/include/*")
+list(SORT installed)
 list(REMOVE_ITEM written kvmeld/kvmeld.h) # which comes with libkvmeld
 list(REMOVE_ITEM installed kvmeld/kvmeld.h)
 if(NOT written STREQUAL installed)
-  message(FATAL_ERROR "installed headers are not those of include/:\n${installed}")
+  message(FATAL_ERROR "installed headers are not those of the sources:\n${installed}")
 endif()
 
 build_project(host "-DCMAKE_PREFIX_PATH=${prefix}" "-DVERSION=${KVMELD_VERSION}")

@@ -40,7 +40,7 @@ endfunction()
 # Copies what a release archive would need to be built from into `sources`.
 function(copy_kvmeld)
   set(sources "${WORK_DIR}/sources of kvmeld")
-  foreach(part c include cmake CMakeLists.txt LICENSE)
+  foreach(part c include testing tools cmake CMakeLists.txt LICENSE)
     file(COPY "${KVMELD_SOURCE_DIR}/${part}" DESTINATION "${sources}")
   endforeach()
   set(sources "${sources}" PARENT_SCOPE)

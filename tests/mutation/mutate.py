@@ -267,7 +267,7 @@ def build(args):
     (out / "mutants.json").write_text(json.dumps(sources.mutants, indent=0))
     print(f"{len(sources.mutants)} mutants in {len(sources.files)} headers", flush=True)
     flags = ["clang++", "-std=c++17", args.optimise, "-w", "-ferror-limit=0", "-include", str(HERE / "mutants.hpp"), f"-I{out / 'include'}",
-             f"-I{ROOT / 'tests'}"]
+             f"-I{ROOT / 'testing/include'}", f"-I{ROOT / 'tests'}"]
     (out / "objects").mkdir(parents=True, exist_ok=True)
 
     def compile_one(source, name):

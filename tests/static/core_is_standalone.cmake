@@ -1,8 +1,10 @@
 # The host core needs the standard library and nothing else: every #include of a .hpp names a header of kvmeld or of
 # C++17. Newer standard headers, and in backend/host the headers of POSIX and of instruction sets, are allowed where
-# a preprocessor condition guards them. The headers of the optional backends are not part of the core.
-#   cmake -DINCLUDE_DIR=<include> -P core_is_standalone.cmake
+# a preprocessor condition guards them. The headers of the optional backends are not part of the core. Headers for tests and
+# tools include each other and the library, which includes none of them.
+#   cmake -DSOURCE_DIR=<repository> -P core_is_standalone.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 
 set(standard
     algorithm any array atomic bitset charconv chrono codecvt complex condition_variable deque exception execution
@@ -16,16 +18,13 @@ set(guarded_standard barrier bit compare concepts latch mdspan numbers ranges se
     version)
 set(guarded_host pthread.h sched.h signal.h immintrin.h x86intrin.h cpuid.h arm_neon.h arm_sve.h)
 
-file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.inl")
-list(FILTER headers EXCLUDE REGEX "^kvmeld/(kokkos\\.hpp$|backend/kokkos/)")
+headers_below(headers *.hpp *.inl)
+list(FILTER headers EXCLUDE REGEX "^include/kvmeld/(kokkos\\.hpp$|backend/kokkos/)")
 list(LENGTH headers count)
-if(count EQUAL 0)
-  message(FATAL_ERROR "no headers under ${INCLUDE_DIR}/kvmeld")
-endif()
 
 set(findings)
 foreach(header IN LISTS headers)
-  file(STRINGS "${INCLUDE_DIR}/${header}" directives REGEX "^[ \t]*#[ \t]*(include|if|ifdef|ifndef|elif|else|endif)")
+  file(STRINGS "${SOURCE_DIR}/${header}" directives REGEX "^[ \t]*#[ \t]*(include|if|ifdef|ifndef|elif|else|endif)")
   set(guards) # the conditions around the current line, an include guard left out
   foreach(line IN LISTS directives)
     if(line MATCHES "#[ \t]*if(n?def)?[ \t(!](.*)")
@@ -42,17 +41,18 @@ foreach(header IN LISTS headers)
       set(name "${CMAKE_MATCH_2}")
       get_filename_component(folder "${header}" DIRECTORY)
       set(allowed FALSE)
-      if(name MATCHES "^kvmeld/.*\\.hpp$" AND EXISTS "${INCLUDE_DIR}/${name}")
+      string(REGEX REPLACE "/kvmeld/.*" "" own "${header}")
+      if(name MATCHES "^kvmeld/.*\\.hpp$" AND (EXISTS "${SOURCE_DIR}/include/${name}" OR EXISTS "${SOURCE_DIR}/${own}/${name}"))
         set(allowed TRUE)
       elseif(quote STREQUAL "\"")
-        if(name MATCHES "\\.(hpp|inl)$" AND EXISTS "${INCLUDE_DIR}/${folder}/${name}")
+        if(name MATCHES "\\.(hpp|inl)$" AND EXISTS "${SOURCE_DIR}/${folder}/${name}")
           set(allowed TRUE)
         endif()
       elseif(name IN_LIST standard)
         set(allowed TRUE)
       elseif("condition" IN_LIST guards AND name IN_LIST guarded_standard)
         set(allowed TRUE)
-      elseif("condition" IN_LIST guards AND name IN_LIST guarded_host AND header MATCHES "^kvmeld/backend/host/")
+      elseif("condition" IN_LIST guards AND name IN_LIST guarded_host AND header MATCHES "^include/kvmeld/backend/host/")
         set(allowed TRUE)
       endif()
       if(allowed AND name MATCHES "^kvmeld/(kokkos\\.hpp$|backend/kokkos/)")

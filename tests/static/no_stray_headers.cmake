@@ -1,32 +1,30 @@
-# Only .hpp, .cuh and kvmeld.h under include/, nothing outside include/kvmeld, each file under 800 lines and with #pragma once
+# Only .hpp, .cuh and kvmeld.h below the folders of headers, nothing there outside kvmeld/, each file under 800 lines and with #pragma once
 # (or in kvmeld.h, which is C, with an include guard);
 # and in backend/*/tuned the .inl fragments that a header includes once per instruction set, which have none.
-#   cmake -DINCLUDE_DIR=<include> -P no_stray_headers.cmake
+#   cmake -DSOURCE_DIR=<repository> -P no_stray_headers.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 
 set(line_limit 800)
-file(GLOB_RECURSE files RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/*")
+headers_below(files *)
 list(LENGTH files count)
-if(count EQUAL 0)
-  message(FATAL_ERROR "no headers under ${INCLUDE_DIR}")
-endif()
 
 set(findings)
 foreach(file IN LISTS files)
   set(fragment FALSE)
-  if(file MATCHES "^kvmeld/backend/[a-z]+/tuned/[a-z_0-9]+\\.inl$")
+  if(file MATCHES "^include/kvmeld/backend/[a-z]+/tuned/[a-z_0-9]+\\.inl$")
     set(fragment TRUE)
-  elseif(NOT file MATCHES "^kvmeld/(.*\\.(hpp|cuh)|kvmeld\\.h)$")
+  elseif(NOT file MATCHES "include/kvmeld/(.*\\.(hpp|cuh)|kvmeld\\.h)$")
     list(APPEND findings "  ${file}: not a header kvmeld/**.hpp or kvmeld/**.cuh")
     continue()
   endif()
-  file(READ "${INCLUDE_DIR}/${file}" text)
+  file(READ "${SOURCE_DIR}/${file}" text)
   string(REGEX MATCHALL "\n" line_ends "${text}")
   list(LENGTH line_ends lines)
   if(NOT lines LESS line_limit)
     list(APPEND findings "  ${file}: ${lines} lines, allowed are fewer than ${line_limit}")
   endif()
-  if(file STREQUAL "kvmeld/kvmeld.h")
+  if(file STREQUAL "include/kvmeld/kvmeld.h")
     if(NOT text MATCHES "\n#ifndef KVMELD_KVMELD_H\n#define KVMELD_KVMELD_H\n")
       list(APPEND findings "  ${file}: no include guard KVMELD_KVMELD_H")
     endif()

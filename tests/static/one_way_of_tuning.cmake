@@ -1,19 +1,20 @@
 # Only backends and primitives know the kernels that a team may bring: no header outside backend/ and exec/ names
 # them, or asks a team for them. Other rooms call the primitives of exec/.
-#   cmake -DINCLUDE_DIR=<include> -P one_way_of_tuning.cmake
+#   cmake -DSOURCE_DIR=<repository> -P one_way_of_tuning.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 
-file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.cuh")
+headers_below(headers *.hpp *.cuh)
 set(table "kernels\\(\\)|with_kernels|has_kernels|host_kernels|typed_kernels|kernels_of|tuned->")
 
 set(warnings)
 set(primitives 0)
 foreach(header IN LISTS headers)
-  file(STRINGS "${INCLUDE_DIR}/${header}" lines REGEX "${table}")
-  if(header MATCHES "^kvmeld/exec/")
+  file(STRINGS "${SOURCE_DIR}/${header}" lines REGEX "${table}")
+  if(header MATCHES "^include/kvmeld/exec/")
     list(LENGTH lines n)
     math(EXPR primitives "${primitives} + ${n}")
-  elseif(NOT header MATCHES "^kvmeld/backend/")
+  elseif(NOT header MATCHES "^include/kvmeld/backend/")
     foreach(line IN LISTS lines)
       string(REPLACE ";" "" line "${line}") # lists of CMake know semicolons
       list(APPEND warnings "  ${header}: ${line}")

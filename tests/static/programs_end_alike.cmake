@@ -3,7 +3,7 @@
 # cmake -DSOURCE_DIR=. -P programs_end_alike.cmake
 set(problems)
 
-file(GLOB_RECURSE sources "${SOURCE_DIR}/examples/*" "${SOURCE_DIR}/benchmarks/*" "${SOURCE_DIR}/python/src/*")
+file(GLOB_RECURSE sources "${SOURCE_DIR}/examples/*" "${SOURCE_DIR}/tools/*" "${SOURCE_DIR}/benchmarks/*" "${SOURCE_DIR}/python/src/*")
 list(FILTER sources INCLUDE REGEX "\\.(c|h|cpp|hpp|cu|cuh)$")
 set(writes "ofstream|std::fstream|fopen|freopen|mkstemp|O_CREAT|creat\\(|filesystem::(rename|copy)|[^_a-z]rename\\(|open_memstream")
 list(LENGTH sources count)
@@ -22,7 +22,7 @@ foreach(source IN LISTS sources)
 endforeach()
 
 set(scripts)
-foreach(folder IN ITEMS examples benchmarks packages docs python/kvmeld tests/mutation)
+foreach(folder IN ITEMS examples tools benchmarks packages docs python/kvmeld tests/mutation)
   file(GLOB_RECURSE found "${SOURCE_DIR}/${folder}/*.py")
   list(APPEND scripts ${found})
 endforeach()

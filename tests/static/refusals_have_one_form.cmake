@@ -1,18 +1,15 @@
 # Refusals go through kvmeld::refusal, which gives them their form: no text says what is "allowed" or "needed", message()
 # joins no condition, and report() and status() get no literal of their own. Code that has no condition may use message().
-#   cmake -DINCLUDE_DIR=<include> -P refusals_have_one_form.cmake
+#   cmake -DSOURCE_DIR=<repository> -P refusals_have_one_form.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 
-file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/kvmeld/*.hpp" "${INCLUDE_DIR}/kvmeld/*.cuh")
-list(LENGTH headers count)
-if(count EQUAL 0)
-  message(FATAL_ERROR "no headers under ${INCLUDE_DIR}/kvmeld")
-endif()
+headers_below(headers *.hpp *.cuh)
 
 set(warnings)
 set(refusals 0)
 foreach(header IN LISTS headers)
-  file(READ "${INCLUDE_DIR}/${header}" text)
+  file(READ "${SOURCE_DIR}/${header}" text)
   string(REPLACE ";" "<semicolon>" text "${text}") # lists of CMake know semicolons and brackets
   string(REPLACE "[" "<" text "${text}")
   string(REPLACE "]" ">" text "${text}")
@@ -27,7 +24,7 @@ foreach(header IN LISTS headers)
       list(APPEND warnings "  ${header}: ${literal} is no condition: say what must be")
     elseif(literal MATCHES "<semicolon> (give|open|close|call|commit|list|make|use|record|set) ")
       list(APPEND warnings "  ${header}: ${literal} gives advice: say what must be")
-    elseif(literal MATCHES "<semicolon> it must be" AND NOT header MATCHES "^kvmeld/(core/error|testing/check_[a-z]+)[.]hpp$")
+    elseif(literal MATCHES "<semicolon> it must be" AND NOT header MATCHES "/kvmeld/(core/error|testing/check_[a-z]+)[.]hpp$")
       list(APPEND warnings "  ${header}: ${literal} is written by hand: use refusal()")
     endif()
   endforeach()

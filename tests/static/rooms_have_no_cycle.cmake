@@ -1,14 +1,15 @@
 # The folders of the library include each other in one direction: a folder that is reached from another one never leads back.
-#   cmake -DINCLUDE_DIR=include -P rooms_have_no_cycle.cmake
+#   cmake -DSOURCE_DIR=<repository> -P rooms_have_no_cycle.cmake
 cmake_minimum_required(VERSION 3.25)
+include("${CMAKE_CURRENT_LIST_DIR}/headers.cmake")
 
-file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}/kvmeld" "${INCLUDE_DIR}/kvmeld/*/*.hpp" "${INCLUDE_DIR}/kvmeld/*/*.inl"
-     "${INCLUDE_DIR}/kvmeld/*/*.cuh")
+headers_below(headers *.hpp *.inl *.cuh)
+list(FILTER headers INCLUDE REGEX "include/kvmeld/[^/]+/")
 set(rooms)
 foreach(header IN LISTS headers)
-  string(REGEX REPLACE "/.*" "" room "${header}")
+  string(REGEX REPLACE ".*include/kvmeld/([^/]+)/.*" "\\1" room "${header}")
   list(APPEND rooms ${room})
-  file(STRINGS "${INCLUDE_DIR}/kvmeld/${header}" lines REGEX "^#include <kvmeld/[a-z_]+/")
+  file(STRINGS "${SOURCE_DIR}/${header}" lines REGEX "^#include <kvmeld/[a-z_]+/")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^#include <kvmeld/([a-z_]+)/.*" "\\1" other "${line}")
     if(NOT other STREQUAL room)
@@ -19,7 +20,7 @@ endforeach()
 list(REMOVE_DUPLICATES rooms)
 list(LENGTH rooms count)
 if(count LESS 20)
-  message(FATAL_ERROR "only ${count} folders under ${INCLUDE_DIR}/kvmeld: is this the folder of the headers?")
+  message(FATAL_ERROR "only ${count} folders of headers below ${SOURCE_DIR}: is this the repository?")
 endif()
 
 # Takes away the folders that lead nowhere, again and again. What is left lies on a cycle or leads to one.
