@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/refusal.hpp"
+#include "support/brief.hpp"
 #include "support/cache_bytes.hpp"
 #include "support/random_cache.hpp"
 
@@ -132,7 +133,7 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
 
 TEST_CASE("attention that observes leaves the bits of attention and observation") {
   dice d(71);
-  for (int i = 0; i < 60; ++i) {
+  for (int i = 0; i < support::cases(60); ++i) {
     CAPTURE(i);
     auto const how = i % 2 == 0 ? kvmeld::tuning::on : kvmeld::tuning::off;
     auto const policy = i % 3 == 0   ? composed_of(kvmeld::preset::h2o::defaults())

@@ -1,5 +1,6 @@
 // Attention and observation over shared entries against a loop over every token they stand for.
 #include "shared_cache.hpp"
+#include "support/brief.hpp"
 #include "support/cache_bytes.hpp"
 
 #include <cmath>
@@ -64,7 +65,7 @@ template <class T, class Q, class Out>
 std::size_t many_calls(std::uint64_t seed, int times, double tolerance) {
   dice d(seed);
   std::size_t blind = 0;
-  for (int i = 0; i < times; ++i) {
+  for (int i = 0; i < support::cases(times); ++i) {
     kvmeld::shape const s = some_shape(d);
     shared_cache<T> x(s, d, d.pick({1u, 10u, 70u, 300u}), s.capacity > 8 ? d.below(7) : 0);
     form const f = some_form(d, s);
@@ -85,7 +86,7 @@ TEST_CASE("attention over shared entries is attention over every token") {
 
 TEST_CASE("what is observed of shared entries is what attention gave each token") {
   dice d(235);
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < support::cases(150); ++i) {
     kvmeld::shape const s = some_shape(d);
     shared_cache<float> x(s, d, d.pick({1u, 10u, 70u, 300u}), 0);
     form const f = some_form(d, s);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backend/instruction_sets.hpp"
+#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 
 namespace rows_cases {
@@ -171,7 +172,7 @@ TEST_CASE("rows are cleared and copied wherever they lie, and nothing beside the
     CAPTURE(kvmeld::name_of(set));
     kvmeld::host_kernels const& k = *kvmeld::kernels_of(set);
     dice d(23);
-    for (int i = 0; i < 120; ++i) {
+    for (int i = 0; i < support::cases(120); ++i) {
       // From a few bytes to what goes past the caches; rows side by side or apart, at whole lines or not.
       std::uint32_t const rows = i % 4 == 0 ? d.between(300, 1500) : d.between(0, 40);
       std::size_t const bytes = 4 * d.between(1, 300) * (i % 3 == 0 ? 64 : 1);

@@ -8,6 +8,7 @@
 #include "backend/instruction_sets.hpp"
 #include "reference/kvmerger.hpp"
 #include "reference/samples.hpp"
+#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
@@ -255,8 +256,9 @@ TEST_CASE("every instruction set makes the sets of the generic form") {
   for (std::uint32_t n = 1; n <= 70; ++n) {
     for (std::uint32_t dim : dims) any(n, dim);
   }
-  for (int i = 0; i < 40; ++i) any(d.between(100, 700), d.pick(dims));
-  for (int i = 0; i < 6; ++i) any(d.between(6000, 20000), d.pick(few));  // thresholds are foretold
+  for (int i = 0; i < support::cases(40); ++i) any(d.between(100, 700), d.pick(dims));
+  for (int i = 0; i < support::cases(6); ++i)
+    any(d.between(6000, 20000), d.pick(few));  // thresholds are foretold
 }
 #endif
 

@@ -8,6 +8,7 @@
 #include "attention/ragged_call.hpp"
 #include "attention/shared_cache.hpp"
 #include "support/random_cache.hpp"
+#include "support/sanitizer.hpp"
 #include "support/warp_executor.hpp"
 
 namespace warps_attention_cases {
@@ -280,6 +281,7 @@ TEST_CASE_TEMPLATE("many small weights beside a large one are not lost", T, kvme
   cache.open(0, 3000);
   std::vector<T> const q(8, kvmeld::element_traits<T>::from_float(1.0f));
   for (float logit : {10.0f, 17.0f, 17.4f, 20.0f}) {
+    if (support::under_thread_sanitizer && logit != 17.0f) continue;  // races are alike
     CAPTURE(logit);
     kvmeld::attention_params params;
     params.scale = logit / 8.0f;

@@ -8,6 +8,7 @@
 
 #include "attention/ragged_call.hpp"
 #include "support/random_cache.hpp"
+#include "support/sanitizer.hpp"
 #include "support/warp_executor.hpp"
 
 namespace warps_observe_cases {
@@ -108,6 +109,7 @@ TEST_CASE("scores from queries on warps are the host's") {
   namespace preset = kvmeld::preset;
   for (std::uint64_t seed = 0; seed < 1; ++seed) {
     for (std::uint32_t group : {1u, 2u, 4u, 8u, 16u}) {
+      if (support::under_thread_sanitizer && group != 4) continue;  // races are alike
       same_scores<kvmeld::float16>(seed, preset::h2o::defaults(), group);
     }
     same_scores<kvmeld::bfloat16>(seed, preset::snapkv::with_window(7), 4);

@@ -122,9 +122,12 @@ inline std::vector<preset> every_preset() {
   std::vector<preset> out;
   auto const add = [&](char const* name, auto const& policy) {
     kvmeld::merge_traits const merge = kvmeld::traits_of_merge(policy.merge);
-    out.push_back(
-        {name, !merge.spreads && !merge.shares, std::decay_t<decltype(policy)>::identify_type::repeats,
-         [policy](script const& s, layouts const& x, visitor const& look) { play(policy, s, x, look); }});
+    bool const repeats = std::decay_t<decltype(policy)>::identify_type::repeats;
+    support::few_types([&](char const*, auto const& played) {
+      out.push_back(
+          {name, !merge.spreads && !merge.shares, repeats,
+           [played](script const& s, layouts const& x, visitor const& look) { play(played, s, x, look); }});
+    })(name, policy);
   };
   support::each_preset(add);
   support::each_ems_preset(add);

@@ -13,6 +13,7 @@
 
 #include "cache/refusal.hpp"
 #include "reference/attention.hpp"
+#include "support/brief.hpp"
 #include "support/random_cache.hpp"
 #include "support/track_view.hpp"
 
@@ -117,7 +118,7 @@ std::vector<double> expected(fixture& f, Ref const& ref, std::uint32_t kv_head, 
 
 TEST_CASE("folds over heads and rows are those of naive loops, from every source of attention") {
   dice d(31);
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < support::cases(40); ++i) {
     fixture f(d);
     for (head_fold heads : {head_fold::mean, head_fold::max, head_fold::root_mean_square}) {
       for (row_fold rows : {row_fold::sum, row_fold::max}) {

@@ -24,8 +24,9 @@ using kvmeld::budget;
 // Every preset with numbers for short tracks, those that share entries too: give caches room for `members`.
 inline constexpr std::uint32_t members = 60;
 
-template <class F> void each_typed_policy(F f) {
+template <class F> void each_policy_once(F each) {
   using kvmeld::quantity;
+  auto const f = support::few_types(each);
   support::each_preset(f);
   f("ems", kvmeld::preset::ems::shared(quantity::entries(6), 6, 0.3f, 2.0));
   f("ems collapsed", kvmeld::preset::ems::collapsed(quantity::entries(6), 6, 0.3f, 2.0));
@@ -33,14 +34,14 @@ template <class F> void each_typed_policy(F f) {
   f("cam", kvmeld::preset::cam::over_h2o());
 }
 
-// The same policies; most of them are one type. Brief tests take every other one, and the others in a later
+// The same policies. Brief tests take every other one, and the others in a later
 // run of CI.
 template <class F> void each_policy(F f) {
   std::uint64_t turn = support::test_run() / 6;
   auto const some = [&](char const* name, auto const& policy) {
     if (!support::brief() || turn++ % 2 == 0) f(name, policy);
   };
-  each_typed_policy(support::few_types(some));
+  each_policy_once(some);
 }
 
 template <class T, class Policy>

@@ -15,6 +15,9 @@ inline bool brief() { return under_address_sanitizer || std::getenv("KVMELD_BRIE
 /// Of a test that takes seconds: this many tokens, or a twentieth.
 inline std::uint32_t long_life(std::uint32_t tokens) { return brief() ? tokens / 20 : tokens; }
 
+/// Of random cases: this many, or a quarter.
+inline int cases(int wanted) { return brief() ? (wanted + 3) / 4 : wanted; }
+
 /// A number from the environment, or another where it is not set.
 inline std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
   char const* const text = std::getenv(name);
