@@ -194,7 +194,7 @@ TEST_CASE("rounds count a sequence's steps until they are reset") {
   CHECK(cache.rounds(1) == 2);
   cache.compress({0, 1}, budget::entries(28));  // nothing to do
   CHECK(cache.rounds(0) == 3);
-  cache.reset_rounds(0);
+  cache.set_rounds(0, 0);
   CHECK(cache.rounds(0) == 0);
   CHECK(cache.rounds(1) == 2);
 }

@@ -29,7 +29,7 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
   cache.observe_rows({0, 0, 1}, kvmeld::rows_by_head<float const>(nullptr, 1, 4, 256));
   cache.truncate(0, 20);
   cache.freeze(0, 2);
-  cache.reset_rounds(0);
+  cache.set_rounds(0, 0);
   cache.close(1);
   cache.request_lengths();
   cache.poll_lengths();

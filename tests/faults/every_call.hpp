@@ -201,7 +201,6 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   each("freeze", start, [](auto& c) { c.freeze(0, 1); });
   each("close", start, [](auto& c) { c.close(0); });
   each("set_rounds", start, [](auto& c) { c.set_rounds(0, 2); });
-  each("reset_rounds", start, [](auto& c) { c.reset_rounds(0); });
   each("sync_lengths", start, [](auto& c) { c.sync_lengths(0); });
   each("reports", start, [](auto& c) {
     c.request_lengths();

@@ -90,7 +90,7 @@ void play(Policy const& policy, script const& s, layouts const& x, visitor const
   sizes.scope = s.scope;
   sizes.whole_plan = s.in_two;
   sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 60 : 0;
-  kvmeld::merged_cache cache{kvmeld::host_executor(1, s.tuning), policy, x, sizes};
+  kvmeld::merged_cache cache{support::erasing_executor(1, s.tuning), policy, x, sizes};
   dice d(s.seed);
   auto const compress = [&](int stage) {
     score(cache, d, s.extent.sequences);

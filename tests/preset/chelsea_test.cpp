@@ -347,7 +347,7 @@ TEST_CASE("Chelsea while generating: appended tokens, persisted steps, a schedul
     CHECK(cache.rounds(0) == expected.next_step);
     step = expected.next_step;
     if (times == 3) {
-      cache.reset_rounds(0);
+      cache.set_rounds(0, 0);
       step = 0;
     }
     if (times == 4) {  // the next share is that of two rounds later

@@ -162,7 +162,7 @@ TEST_CASE("readings refuse arguments out of range") {
   w.refuses([](auto& c) { c.warnings(4); }, {"warnings", "sequence is 4", "0 to 3"});
   w.refuses([](auto& c) { c.due(4, {1, 1}); }, {"length_bound", "sequence is 4", "0 to 3"});
   w.refuses([](auto& c) { c.rounds(4); }, {"rounds", "sequence is 4", "0 to 3"});
-  w.refuses([](auto& c) { c.reset_rounds(4); }, {"set_rounds", "sequence is 4", "0 to 3"});
+  w.refuses([](auto& c) { c.set_rounds(4, 0); }, {"set_rounds", "sequence is 4", "0 to 3"});
   w.refuses([](auto& c) { c.compressed_at(4); }, {"compressed_at", "sequence is 4", "0 to 3"});
   auto moved = std::move(w.cache);
   check_text(refusal_of([&] { w.cache.longest(0); }), {"moved from"});

@@ -90,7 +90,7 @@ public:
       std::uint32_t const frozen = d_.below(4);
       both([&](auto& c) { c.freeze(q, frozen); });
     }
-    if (d_.chance(0.2)) both([&](auto& c) { c.reset_rounds(q); });
+    if (d_.chance(0.2)) both([&](auto& c) { c.set_rounds(q, 0); });
     if (d_.chance(0.3)) drop_positions(q);
     if (d_.chance(0.2)) {
       auto const bytes = near_.save(q);

@@ -142,7 +142,6 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
     refused(attention::write_log_degree(host, cache.ref(), 0, {2}, to), "write_log_degree");
     std::ostringstream text;
     cache.print_plan(text);
-    refused(cache.reset_rounds(far), says("set_rounds"));
     refused(cache.set_rounds(far, 3), says("set_rounds"));
     expect(cache.rounds(far) == 0, "rounds");
   }

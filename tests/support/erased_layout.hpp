@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 namespace support {
 
@@ -165,27 +166,24 @@ template <class Layout> struct functions_of {
 template <class Layout>
 erased_layout::erased_layout(Layout const* real) : real_(real), functions_(&functions_of<Layout>::table) {}
 
-// What an executor does with such a phase where its tuning is on; where it is off, the generic forms go
-// through the table.
-template <template <class> class Phase, layout_functions::run<Phase> layout_functions::*real>
-struct runs_the_real_one {
-  static constexpr bool value = true;
-  static bool accepts(Phase<erased_layout> const&, kvmeld::host_executor const&) { return true; }
-  static void enqueue(kvmeld::host_executor& executor, Phase<erased_layout> const& p, kvmeld::shape const& s,
-                      std::uint32_t items, kvmeld::wave_ref const& source) {
-    (p.layout.functions().*real)(executor, p, s, items, source);
+// The host's executor. Where its tuning is on, phases that know layouts by their type run as those of the
+// real one; where it is off, the generic forms go through the table.
+class erasing_executor : public kvmeld::host_executor {
+public:
+  using host_executor::host_executor;
+  template <class Phase, class Source>
+  void run(Phase const& p, kvmeld::shape const& s, std::uint32_t items, Source const& source) {
+    if (tuning_mode() == kvmeld::tuning::off) return host_executor::run(p, s, items, source);
+    if constexpr (std::is_same_v<Phase, kvmeld::detail::merge_rows_phase<erased_layout>>) {
+      p.layout.functions().merge_rows(*this, p, s, items, source);
+    } else if constexpr (std::is_same_v<Phase, kvmeld::detail::compact_rows_phase<erased_layout>>) {
+      p.layout.functions().compact_rows(*this, p, s, items, source);
+    } else if constexpr (std::is_same_v<Phase, kvmeld::detail::inspect_phase<erased_layout>>) {
+      p.layout.functions().inspect(*this, p, s, items, source);
+    } else {
+      host_executor::run(p, s, items, source);
+    }
   }
 };
 
 }  // namespace support
-
-template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::merge_rows_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::detail::merge_rows_phase, &support::layout_functions::merge_rows> {};
-template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::compact_rows_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::detail::compact_rows_phase,
-                                 &support::layout_functions::compact_rows> {};
-template <>
-struct kvmeld::tuned<kvmeld::host_executor, kvmeld::detail::inspect_phase<support::erased_layout>>
-    : support::runs_the_real_one<kvmeld::detail::inspect_phase, &support::layout_functions::inspect> {};

@@ -282,8 +282,6 @@ public:
   status set_rounds(std::uint32_t sequence, std::uint32_t n) {
     return operate(sequences::set_rounds{}, {sequence}, {n});
   }
-  /// Restarts Chelsea's schedule: set_rounds(sequence, 0).
-  status reset_rounds(std::uint32_t sequence) { return set_rounds(sequence, 0); }
 
   /// Writes degrees and positions of the sequences beside their pages, up to the end of the last page that
   /// holds any of length_bound(sequence) slots. The page table has to be valid up to there. Sequences that

@@ -106,7 +106,6 @@ public:
   template <class P> using steps_of = decltype(std::declval<P&>().steps);
   template <class P> using kept_of = decltype(std::declval<P&>().kept);
   template <class P> using first_of = decltype(std::declval<P&>().first);
-  template <class P> using sinks_of = decltype(std::declval<P&>().sinks);
   template <class P> using recents_of = decltype(std::declval<P&>().recents);
   template <class P> using heavy_of = decltype(std::declval<P&>().heavy);
   template <class P> using threshold_of = decltype(std::declval<P&>().threshold);

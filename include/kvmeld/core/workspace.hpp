@@ -40,8 +40,6 @@ public:
     return reinterpret_cast<T*>(base_ + begin);
   }
 
-  /// Whether the arena only counts.
-  bool sizing() const { return base_ == nullptr; }
   /// Whether more was asked for than the block holds, or than 64 bits count.
   bool overflowed() const { return overflowed_; }
   /// Bytes taken so far. After a sizing run: the size to allocate, aligned to `alignment`.

@@ -308,9 +308,9 @@ KVMELD_HD void for_each_chosen(Team const& team, std::uint32_t n, Chosen chosen,
   });
 }
 
-/// Marks a phase that a backend replaces by a tuned form. A specialisation has value = true, `static bool
-/// accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`, which does
-/// what executor.run would do.
+/// Marks a phase that the `run` of a backend replaces by a tuned form. A specialisation has value = true,
+/// `static bool accepts(phase, executor)` and `static void enqueue(executor, phase, extent, items, source)`,
+/// which does what executor.run would do.
 template <class Backend, class Phase, class = void> struct tuned {
   static constexpr bool value = false;  ///< true: there is a tuned form
 };

@@ -108,11 +108,6 @@ public:
   /// number of tiles per track comes from `extent`.
   template <class Phase, class Source>
   void run(Phase const& phase, shape const& extent, std::uint32_t items, Source const& source) {
-    if constexpr (tuned<host_executor, Phase>::value) {
-      if (tuning_ == tuning::on && tuned<host_executor, Phase>::accepts(phase, *this)) {
-        return tuned<host_executor, Phase>::enqueue(*this, phase, extent, items, source);
-      }
-    }
     std::uint64_t const per_item = phase.tiles(extent);
     auto const tiles = [&](std::uint64_t first, std::uint64_t last, std::uint32_t worker) {
       std::size_t const bytes = scratch_.size() / threads_, phase_bytes = bytes - kernel_bytes();

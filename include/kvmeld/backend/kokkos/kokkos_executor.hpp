@@ -47,8 +47,6 @@ class kokkos_executor : public executor_base {
                 "kvmeld: the host cannot read this execution space's memory at any time");
 
 public:
-  /// The execution space where phases run.
-  using execution_space = Space;
   using memory = kokkos_memory<typename Space::memory_space>;
   using transfer = kokkos_transfer<Space>;
   static constexpr bool immediate = Immediate;
