@@ -64,7 +64,9 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, shortfall fallback) {
   auto const problem = [&] { return compress_problem("compress", sequences, allowed); };
   if (status s = refuse(problem); !s.ok()) return s;
-  launch_counts const counts = counts_for(sequences, allowed, fallback);
+  bounds_.assign(sequences.size(), 0);
+  launch_counts counts;
+  if constexpr (!immediate) counts = counts_for(sequences, allowed, fallback);
   work_list const work = stage(sequences);
   detail::sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
   budget const staged = stage_budget(allowed);
@@ -76,42 +78,39 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
   });
   if (!s.ok()) return s;
   planned_.clear();
-  for (std::uint32_t sequence : sequences) {
-    if constexpr (!immediate) mirror_compression(sequence, allowed, fallback);
+  if constexpr (!immediate) {
+    for (std::uint32_t sequence : sequences) mirror_compression(sequence, allowed, fallback);
   }
   return {};
 }
 
-/// How many rounds a compression enqueues.
+/// How many rounds a compression enqueues. If launches are immediate, as many as it takes.
 template <class E, class P, class K, class V> struct merged_cache<E, P, K, V>::launch_counts {
-  std::uint32_t rounds;         ///< most rounds; if launches are immediate, as many as it takes
-  std::uint32_t likely_rounds;  ///< the host launches this many first rounds phase by phase
+  std::uint32_t rounds = 0xffffffffu;         ///< most rounds
+  std::uint32_t likely_rounds = 0xffffffffu;  ///< the host launches this many first rounds phase by phase
 };
 
-/// The rounds to enqueue. Also fills bounds_ with the largest length of each sequence after the compression.
+/// The rounds to enqueue where launches are not immediate. Also raises bounds_ to the largest length of each
+/// sequence after the compression.
 template <class E, class P, class K, class V>
 auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, shortfall fallback)
     -> launch_counts {
   detail::forecast<policy_type> const ahead = foresee(allowed, fallback);
-  std::uint32_t rounds = immediate ? 0xffffffffu : 0;
-  std::uint32_t most = rounds;  // for any lengths, because recorded calls may be replayed with others
-  std::uint32_t likely = rounds;
-  bounds_.assign(sequences.size(), 0);
+  std::uint32_t rounds = 0, likely = 0;
+  std::uint32_t most = 0;  // for any lengths, because recorded calls may be replayed with others
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     bool const guesses = guesses_budget(sequences[i], allowed);
     ahead.each_track(sequences[i], lengths_known(sequences[i]),
                      [&](track, std::uint32_t bound, detail::split_sum const& sum) {
                        bounds_[i] = max_of(bounds_[i], bound);
-                       if constexpr (!immediate) {
-                         detail::split_sum full = sum, least = sum;
-                         full.held = sum.tracks * sizes_.extent.capacity;
-                         if (guesses) least.allowed = sum.tracks;
-                         rounds = max_of(rounds, ahead.rounds(least));
-                         if (executor_.records()) most = max_of(most, ahead.rounds(full));
-                         if (sum.tracks == 1)
-                           likely = max_of(
-                               likely, ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
-                       }
+                       detail::split_sum full = sum, least = sum;
+                       full.held = sum.tracks * sizes_.extent.capacity;
+                       if (guesses) least.allowed = sum.tracks;
+                       rounds = max_of(rounds, ahead.rounds(least));
+                       if (executor_.records()) most = max_of(most, ahead.rounds(full));
+                       if (sum.tracks == 1)
+                         likely = max_of(likely,
+                                         ahead.likely_rounds(sequences[i], executor_.records() ? full : sum));
                      });
   }
   // A replay with a smaller budget has more likely rounds. Those that were not recorded are still taken.
@@ -176,13 +175,9 @@ template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::s
 template <class E, class P, class K, class V>
 std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, budget allowed,
                                                      shortfall fallback) const {
-  std::uint32_t most = 0;
   auto const problem = [&] { return compress_problem("length_after", {&sequence, 1}, allowed); };
-  if (!refuse(problem).ok()) return most;
-  foresee(allowed, fallback)
-      .each_track(sequence, lengths_known(sequence),
-                  [&](track, std::uint32_t bound, detail::split_sum const&) { most = max_of(most, bound); });
-  return most;
+  if (!refuse(problem).ok()) return 0;
+  return foresee(allowed, fallback).longest(sequence, lengths_known(sequence));
 }
 
 template <class E, class P, class K, class V>

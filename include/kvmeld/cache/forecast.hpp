@@ -86,6 +86,13 @@ public:
     }
   }
 
+  /// The most entries that any track of a sequence holds after the compression.
+  std::uint32_t longest(std::uint32_t sequence, bool known) const {
+    std::uint32_t most = 0;
+    each_track(sequence, known,
+               [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
+    return most;
+  }
   /// Number of rounds that a compression has to enqueue for a budget scope.
   std::uint32_t rounds(split_sum const& sum) const {
     std::uint32_t const least = traits_of_selector(policy_.select).thins_any_track ? 1 : 0;

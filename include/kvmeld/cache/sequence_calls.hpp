@@ -36,12 +36,13 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
   if (no_room.empty()) return {};
   text = compress_problem("compress", {no_room.data(), no_room.size()}, full.shrink_to);
   if (!text.empty()) return text;
+  detail::forecast<policy_type> const ahead = foresee(full.shrink_to, full.fallback);
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     text =
         check_calls::tokens_fit("append", message("counts[", i, "]"), counts[i], facts_.tokens(sequences[i]));
     if (!text.empty()) return text;
     std::uint32_t const left = longest(sequences[i]) > capacity - counts[i]
-                                   ? length_after(sequences[i], full.shrink_to, full.fallback)
+                                   ? ahead.longest(sequences[i], lengths_known(sequences[i]))
                                    : 0;
     if (left <= capacity - counts[i]) continue;
     return refusal("append",
@@ -133,18 +134,20 @@ status merged_cache<E, P, K, V>::truncate_gaps(std::uint32_t sequence, std::uint
 }
 
 /// The one way of calls that remove entries of a sequence besides a compression. `mark(launch)` launches what
-/// marks their fates; see apply_fates. `sure` entries go from every track, and with `all` no others do. They
-/// lie at positions below `gap_end`.
+/// marks their fates; see apply_fates. For the mirror: `sure` entries go from every track, and with `all` no
+/// others do. They lie at positions below `gap_end`.
 template <class E, class P, class K, class V>
 template <class Mark>
 status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t sequence, Mark const& mark,
                                                 std::uint32_t sure, bool all, std::uint32_t gap_end) {
   index_list const list{&sequence, 1};
   bounds_.assign(1, 0);
-  for_tracks(sequence, [&](track t) {
-    std::uint32_t const held = facts_.held(t);
-    bounds_[0] = max_of(bounds_[0], held - min_of(held, sure));
-  });
+  if (!immediate && sizes_.padded) {
+    for_tracks(sequence, [&](track t) {
+      std::uint32_t const held = facts_.held(t);
+      bounds_[0] = max_of(bounds_[0], held - min_of(held, sure));
+    });
+  }
   work_list const work = stage(list);
   detail::sequence_phase const padding{ledger_, work,
                                        sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
@@ -193,8 +196,8 @@ status merged_cache<E, P, K, V>::drop_positions(std::uint32_t sequence, position
   auto const mark = [&](detail::launcher<E> const& launch) {
     launch(sequences::mark_positions_phase{{launch.wave}, range});
   };
-  std::uint32_t const sure = immediate || writes_all ? range.sure(facts_, sequence) : 0;
-  bool const all = (immediate || writes_all) && range.is_exact(facts_, sequence);
+  std::uint32_t const sure = writes_all ? range.sure(facts_, sequence) : 0;
+  bool const all = writes_all && range.is_exact(facts_, sequence);
   return remove_entries(call, sequence, mark, sure, all, static_cast<std::uint32_t>(last));
 }
 
