@@ -3,6 +3,8 @@
 #include "all_printed.h"
 #include "support.hpp"
 
+#include <kvmeld/cache/plan_readings.hpp>
+
 #include <cmath>
 #include <iostream>
 #include <vector>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/calibrate.hpp>, the folders compose/ and
-testing/, and what they include.
+"""Writes kvmeld for the host as one file: <kvmeld/kvmeld.hpp>, <kvmeld/cache/plan_readings.hpp>,
+<kvmeld/calibrate.hpp>, the folders compose/ and testing/, and what they include.
 
     single_header.py kvmeld.hpp
 
@@ -19,7 +19,7 @@ import _program  # noqa: E402  (of the Python package, which need not be install
 sys.path.pop()
 _program.start("single_header.py")
 
-ROOTS = ["kvmeld.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
+ROOTS = ["kvmeld.hpp", "cache/plan_readings.hpp", "calibrate.hpp", "compose/*.hpp", "testing.hpp", "testing/*.hpp"]
 FOLDERS = ["include", "testing/include", "tools/calibrate/include"]
 INCLUDE = re.compile(r'#include (?:<(kvmeld/[^>]+)>|"([^"]+)"|<([^>]+)>)\n')
 

@@ -1,6 +1,8 @@
 // Hand-made plans of every kind, applied: against the reference, read back and rebuilt, in both loop orders.
 #include <doctest/doctest.h>
 
+#include <kvmeld/cache/plan_readings.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <sstream>
@@ -134,8 +136,8 @@ template <class T> void compare_random(dice& d) {
   twin.plan({1}, kvmeld::budget::entries(s.capacity));
   for (std::uint32_t item = 0; item < plans.size(); ++item) plans[item].restore(twin.current_plan(), item);
   std::ostringstream one, two;
-  cache.print_plan(one);
-  twin.print_plan(two);
+  print_plan(one, cache);
+  print_plan(two, twin);
   CHECK(one.str() == two.str());
   cache.apply();
   twin.apply();
@@ -191,7 +193,7 @@ TEST_CASE("a plan with every fate, by hand: what it prints and what it does") {
   send(p, 0, 7, fate::drop, 7, 1, 1, 1);
   dump::renumber(p, 0);
   std::ostringstream text;
-  cache.print_plan(text);
+  print_plan(text, cache);
   CHECK(text.str() == "track (layer 0, sequence 0, head 0): 8 -> 4 entries\n"
                       "  merge 0 (key 0.25, value 0.25) into 1 (key 0.75, value 0.75), then slot 0\n"
                       "  spread 2 over 4 to 5 (value 0.5)\n"
@@ -240,7 +242,7 @@ TEST_CASE("printing runs of drops, several tracks and nothing to do") {
     cache.current_plan().fates[cache.current_plan().at(1, s)] = fate::drop;
   dump::renumber(cache.current_plan(), 1);
   std::ostringstream text;
-  cache.print_plan(text);
+  print_plan(text, cache);
   CHECK(text.str() == "track (layer 0, sequence 0, head 0): 6 -> 6 entries\n"
                       "  6 entries stay as they are\n"
                       "track (layer 1, sequence 0, head 0): 6 -> 2 entries\n"

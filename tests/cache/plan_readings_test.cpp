@@ -2,6 +2,7 @@
 // made by hand.
 #include "refusal.hpp"
 
+#include <kvmeld/cache/plan_readings.hpp>
 #include <kvmeld/compose/composed.hpp>
 
 #include <cmath>
@@ -65,8 +66,8 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
   for (std::uint32_t item = 0; item < 8; ++item) {
     kvmeld::track const t = work.at(s, item);
     for (std::uint32_t i = 0; i < 17; ++i) {
-      CHECK(cache.planned_role(item, i) == (i < 2 || i >= 14 ? role::pinned : role::mergeable));
-      kvmeld::candidate const c = cache.planned_candidate(item, i);
+      CHECK(planned_role(cache, item, i) == (i < 2 || i >= 14 ? role::pinned : role::mergeable));
+      kvmeld::candidate const c = planned_candidate(cache, item, i);
       // Slots 2 to 7 and 8 to 13 are chunks; every second entry, from the first on, has an edge to its best
       // of the others.
       if (i < 2 || i >= 14 || i % 2 == 1) {
@@ -84,15 +85,15 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
   CHECK(admitted == 16);  // two of six edges in each track, but similarities of all
 
   auto const text = [&](auto call) { return refusal_of(call); };
-  CHECK(text([&] { cache.planned_role(8, 0); }) ==
+  CHECK(text([&] { planned_role(cache, 8, 0); }) ==
         "planned_role: item is 8; it must be less than 8, the planned tracks");
-  CHECK(text([&] { cache.planned_role(7, 17); }) ==
+  CHECK(text([&] { planned_role(cache, 7, 17); }) ==
         "planned_role: s is 17; it must be less than 17, the entries of item 7");
   cache.plan({2}, kvmeld::budget::entries(17));
-  CHECK(text([&] { cache.planned_role(0, 0); }) ==
+  CHECK(text([&] { planned_role(cache, 0, 0); }) ==
         "planned_role: item is 0; it must be a track above its budget, because others take no part");
   cache.apply();
-  CHECK(text([&] { cache.planned_candidate(0, 0); }) ==
+  CHECK(text([&] { planned_candidate(cache, 0, 0); }) ==
         "planned_candidate: the plan is none; it must be one that plan made");
 
   // In waves of two tracks nothing of the first is left.
@@ -101,7 +102,7 @@ TEST_CASE("roles and similarities of every planned track, admitted or not") {
   auto waves = make_cache(memory, p, small);
   waves.open(0, 17);
   waves.plan({0}, kvmeld::budget::entries(15));
-  check_text(text([&] { waves.planned_candidate(0, 2); }),
+  check_text(text([&] { planned_candidate(waves, 0, 2); }),
              {"planned_candidate: options.wave_tracks is 2; it must be at least 4, the planned tracks"});
 }
 
@@ -119,7 +120,7 @@ TEST_CASE("scores that a plan was made from, of attention, of rows and of the en
     REQUIRE(work.tracks(s) == 2);
     for (std::uint32_t item = 0; item < 2; ++item) {
       for (std::uint32_t i = 0; i < 10; ++i)
-        CHECK(static_cast<double>(cache.planned_score(item, i)) ==
+        CHECK(static_cast<double>(planned_score(cache, item, i)) ==
               Approx(wanted(work.at(s, item), i)).epsilon(1e-5));
     }
   };
@@ -148,14 +149,14 @@ TEST_CASE("scores that a plan was made from, of attention, of rows and of the en
       make_cache(memory, kvmeld::compose::composed_of(kvmeld::preset::knorm::for_budget()), one_wave(s));
   chosen.open(1, 10);
   chosen.plan({1}, kvmeld::budget::entries(6));
-  CHECK(chosen.planned_score(1, 3) == by_norm.planned_score(1, 3));
+  CHECK(planned_score(chosen, 1, 3) == planned_score(by_norm, 1, 3));
 
-  CHECK(refusal_of([&] { by_norm.planned_score(2, 0); }) ==
+  CHECK(refusal_of([&] { planned_score(by_norm, 2, 0); }) ==
         "planned_score: item is 2; it must be less than 2, the planned tracks");
   auto none = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), one_wave(s));
   none.open(1, 10);
   none.plan({1}, kvmeld::budget::entries(6));
-  CHECK(refusal_of([&] { none.planned_score(0, 0); }) ==
+  CHECK(refusal_of([&] { planned_score(none, 0, 0); }) ==
         "planned_score: the policy's score is none; it must be one that gives a score");
 }
 
@@ -203,7 +204,7 @@ std::uint32_t read_scores(Policy const& policy, kvmeld::shortfall fallback,
       float const mean = scope == kvmeld::plan_scope::head
                              ? given(t.layer, t.kv_head, i)
                              : (given(t.layer, 0, i) + given(t.layer, 1, i)) / 2.0f;
-      CHECK(cache.planned_score(item, i) == mean);
+      CHECK(planned_score(cache, item, i) == mean);
       slot_t const target = plan.target[plan.at(item, i)];
       pivots += plan.fates[plan.at(item, i)] == kvmeld::fate::merge && target != i ? 1 : 0;
     }
@@ -246,30 +247,30 @@ TEST_CASE("similarities of centres, and identifiers that give none") {
     support::set_scores(l, {0, 0, 0, 0}, {9, 8, 1, 2, 0}, c);
   cache.plan({0}, kvmeld::budget::entries(3));
   std::vector<role> roles;
-  for (std::uint32_t i = 0; i < 5; ++i) roles.push_back(cache.planned_role(0, i));
+  for (std::uint32_t i = 0; i < 5; ++i) roles.push_back(planned_role(cache, 0, i));
   CHECK(roles ==
         std::vector<role>{role::center, role::center, role::mergeable, role::mergeable, role::pinned});
-  kvmeld::candidate const near = cache.planned_candidate(0, 2);  // values are alike: cos(k) is all there is
+  kvmeld::candidate const near = planned_candidate(cache, 0, 2);  // values are alike: cos(k) is all there is
   CHECK(near.target == 1);
   CHECK(static_cast<double>(kvmeld::order_value(near.key)) == Approx(0.8));
-  CHECK(cache.planned_candidate(0, 3).key == 0);  // unlike either centre
-  CHECK(cache.planned_candidate(0, 0).key == 0);
+  CHECK(planned_candidate(cache, 0, 3).key == 0);  // unlike either centre
+  CHECK(planned_candidate(cache, 0, 0).key == 0);
   // The same parts, chosen at run time.
   auto chosen = make_cache(memory, kvmeld::compose::composed_of(policy), one_wave(s));
   chosen.open(0, 5);
   for (std::uint32_t c = 0; c < l.channels.count; ++c)
     support::set_scores(chosen.ledger(), {0, 0, 0, 0}, {9, 8, 1, 2, 0}, c);
   chosen.plan({0}, kvmeld::budget::entries(3));
-  CHECK(chosen.planned_candidate(0, 2).key == near.key);
-  CHECK(chosen.planned_candidate(0, 2).target == 1);
+  CHECK(planned_candidate(chosen, 0, 2).key == near.key);
+  CHECK(planned_candidate(chosen, 0, 2).target == 1);
 
   auto evicting = make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(1), one_wave(s));
   evicting.open(0, 5);
   evicting.plan({0}, kvmeld::budget::entries(3));
-  CHECK(evicting.planned_role(0, 0) == role::pinned);
-  CHECK(evicting.planned_role(0, 1) == role::mergeable);
+  CHECK(planned_role(evicting, 0, 0) == role::pinned);
+  CHECK(planned_role(evicting, 0, 1) == role::mergeable);
   check_text(
-      refusal_of([&] { evicting.planned_candidate(0, 1); }),
+      refusal_of([&] { planned_candidate(evicting, 0, 1); }),
       {"planned_candidate: the policy's identifier is evict_rest", "must be one that gives similarities"});
 }
 
@@ -289,7 +290,7 @@ TEST_CASE("sigma of a set by each of its three rules") {
     cache.open(0, 4);
     support::set_scores(cache.ledger(), {0, 0, 0, 0}, {1, 5, 2, 3});
     cache.plan({0}, kvmeld::budget::entries(2));
-    double const got = static_cast<double>(cache.planned_sigma(0, pivot));
+    double const got = static_cast<double>(planned_sigma(cache, 0, pivot));
     // The weights of the plan have it too: g = exp(-d^2 / (2 sigma^2)) with d = 1 and 3 from slot 1.
     kvmeld::plan_ref const& plan = cache.current_plan();
     REQUIRE(plan.target[3] == 1);
@@ -311,7 +312,7 @@ TEST_CASE("sigma of a set by each of its three rules") {
   pair.open(0, 2);
   support::set_scores(pair.ledger(), {0, 0, 0, 0}, {5, 1});
   pair.plan({0}, kvmeld::budget::entries(1));
-  CHECK(pair.planned_sigma(0, 0) == Approx(3));
+  CHECK(planned_sigma(pair, 0, 0) == Approx(3));
   CHECK(sigma(bandwidth::mean_l2, 2) == 0);  // a member, no pivot
 }
 

@@ -1,6 +1,8 @@
 // Plans that apply refuses: none, outgrown, or edited into something unsound.
 #include "refusal.hpp"
 
+#include <kvmeld/cache/plan_readings.hpp>
+
 #include <cstdint>
 #include <sstream>
 #include <string>
@@ -163,7 +165,7 @@ TEST_CASE("a plan in words") {
   w.send(0, 5, 5, fate::drop);
   w.send(1, 8, 10, fate::spread, 3);
   std::ostringstream out;
-  w.cache.print_plan(out);
+  print_plan(out, w.cache);
   std::string const text = out.str();
   cache_test::check_text(text, {"head 0", "head 1", "20 -> 20", "merge 8", "+ 9", "into 6", "drop 4-5",
                                 "spread 8 over 10 to 12", "15 entries stay"});

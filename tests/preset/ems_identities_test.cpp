@@ -1,6 +1,8 @@
 // EMS: what must hold for any input, and what becomes of rows with NaN.
 #include <doctest/doctest.h>
 
+#include <kvmeld/cache/plan_readings.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -84,7 +86,7 @@ TEST_CASE("EMS by hand: a merge, a member, and what collapsing makes of it") {
   CHECK(cache.current_plan().fates[1] == kvmeld::fate::share);
   CHECK(cache.current_plan().target[1] == 0);
   std::ostringstream text;
-  cache.print_plan(text);
+  print_plan(text, cache);
   CHECK(text.str().find("share") != std::string::npos);
   cache.apply();
   auto const ref = cache.ref();

@@ -2,6 +2,8 @@
 // themselves.
 #include "life.hpp"
 
+#include <kvmeld/cache/plan_readings.hpp>
+
 #include "cache/refusal.hpp"
 #include "layout/tensors.hpp"
 #include "support/fenced_executor.hpp"
@@ -312,7 +314,7 @@ TEST_CASE("a plan that the host cannot read is not printed") {
   cache.open(0, 20);
   cache.plan({0}, kvmeld::budget::entries(10));
   std::ostringstream out;
-  CHECK(cache_test::refusal_of([&] { cache.print_plan(out); }) ==
+  CHECK(cache_test::refusal_of([&] { print_plan(out, cache); }) ==
         "print_plan: the executor is a device's; it must be one whose memory the host can read");
   CHECK(out.str().empty());
 }

@@ -2,6 +2,7 @@
 // answered with nothing where it returns no status; none may end the program, and afterwards the cache is as
 // it was and works.
 #include <kvmeld/attention/log_degree_by_page.hpp>
+#include <kvmeld/cache/plan_readings.hpp>
 #include <kvmeld/calibrate.hpp>
 #include <kvmeld/compose/any_cache.hpp>
 #include <kvmeld/compose/composed.hpp>
@@ -141,7 +142,7 @@ template <class Cache> void bad_calls(Cache& cache, std::string const& every = {
     refused(attention::write_log_degree(host, cache.ref(), 2, {0}, to), "write_log_degree");
     refused(attention::write_log_degree(host, cache.ref(), 0, {2}, to), "write_log_degree");
     std::ostringstream text;
-    cache.print_plan(text);
+    print_plan(text, cache);
     refused(cache.set_rounds(far, 3), says("set_rounds"));
     expect(cache.rounds(far) == 0, "rounds");
   }

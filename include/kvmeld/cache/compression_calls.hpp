@@ -180,36 +180,5 @@ std::uint32_t merged_cache<E, P, K, V>::length_after(std::uint32_t sequence, bud
   return foresee(allowed, fallback).longest(sequence, lengths_known(sequence));
 }
 
-template <class E, class P, class K, class V>
-template <class Stream>
-void merged_cache<E, P, K, V>::print_plan(Stream& out) const {
-  if (!refuse([&] { return reader().unreadable("print_plan"); }).ok()) return;
-  for (std::uint32_t item = 0; item < planned_work().tracks(sizes_.extent); ++item) {
-    kvmeld::print_plan(out, planned_work().at(sizes_.extent, item), arrays_.workspace.plan, item);
-  }
-}
-template <class E, class P, class K, class V>
-role merged_cache<E, P, K, V>::planned_role(std::uint32_t item, slot_t s) const {
-  bool const there = refuse([&] { return reader().unknown("planned_role", item, s); }).ok();
-  return there ? reader().role_of(item, s) : role::pinned;
-}
-template <class E, class P, class K, class V>
-float merged_cache<E, P, K, V>::planned_score(std::uint32_t item, slot_t s) const {
-  bool const there = refuse([&] { return reader().no_score("planned_score", item, s); }).ok();
-  return there ? reader().score_of(item, s) : 0.0f;
-}
-template <class E, class P, class K, class V>
-candidate merged_cache<E, P, K, V>::planned_candidate(std::uint32_t item, slot_t s) const {
-  bool const there = refuse([&] { return reader().no_candidate("planned_candidate", item, s); }).ok();
-  return there ? reader().candidate_of(item, s) : candidate{0, s, s};
-}
-template <class E, class P, class K, class V>
-float merged_cache<E, P, K, V>::planned_sigma(std::uint32_t item, slot_t pivot) const {
-  static_assert(std::is_same_v<typename policy_type::merge_type, merge::gaussian>,
-                "kvmeld: planned_sigma is for policies whose merge function is merge::gaussian");
-  bool const there = refuse([&] { return reader().unplanned("planned_sigma", item, pivot); }).ok();
-  return there ? reader().sigma_of(tensors_.keys, item, pivot) : 0.0f;
-}
-
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

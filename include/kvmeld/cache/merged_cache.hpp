@@ -1,8 +1,6 @@
 // The cache: one value that holds views of an engine's K and V, the ledger beside them, and a policy.
 #pragma once
 
-#include <kvmeld/apply/print_plan.hpp>
-#include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/attention/shared_ref.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
@@ -13,7 +11,6 @@
 #include <kvmeld/cache/forecast.hpp>
 #include <kvmeld/cache/host_mirror.hpp>
 #include <kvmeld/cache/ledger_readings.hpp>
-#include <kvmeld/cache/plan_reader.hpp>
 #include <kvmeld/cache/report.hpp>
 #include <kvmeld/cache/sequence_ledger.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -29,7 +26,6 @@
 #include <kvmeld/core/workspace.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/merge/gaussian.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
@@ -384,26 +380,9 @@ public:
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   /// The tracks of the plan made last, in its order.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// Prints the plan made last to a std::ostream, track by track; for executors whose memory the host can
-  /// read.
-  template <class Stream> void print_plan(Stream& out) const;
-  /// The role that entry `s` of the `item`-th planned track had when the plan was made, numbered as in
-  /// current_plan(). It can be read until the next call of plan, apply or compress, and only if the host can
-  /// read the executor's memory. Roles and candidates lie in the memory of a wave, so the plan has to fit one
-  /// wave: options.wave_tracks is at least planned_work().tracks(sizes().extent). Refuses tracks within their
-  /// budget: their entries have no role.
-  role planned_role(std::uint32_t item, slot_t s) const;
-  /// The score of entry `s` that the plan was made from, under the conditions of planned_role. Refuses
-  /// policies without a score. Where heads share a plan, it is their mean. The score of an entry that others
-  /// merged into in an earlier round is that of their set.
-  float planned_score(std::uint32_t item, slot_t s) const;
-  /// The candidate that the identifier proposed for entry `s`, whether it was admitted or not:
-  /// order_value(key) is the similarity of `s` to `target`. key 0: the identifier proposed nothing. For
-  /// identifiers that give similarities, under the conditions of planned_role.
-  candidate planned_candidate(std::uint32_t item, slot_t s) const;
-  /// KVMerger's sigma of the set that merges into `pivot`, computed from K before `apply`; 0 if nothing
-  /// merges into it. For merge::gaussian, if the host can read the executor's memory.
-  float planned_sigma(std::uint32_t item, slot_t pivot) const;
+  /// What the plan made last was made from, until the next call of plan, apply or compress. Read it through
+  /// kvmeld/cache/plan_readings.hpp, which prints plans, too.
+  wave_ref const& planned_wave() const { return arrays_.workspace.wave; }
 
   // ---- reports and stats ------------------------------------------------------------------------
 
@@ -507,9 +486,6 @@ private:
   work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
     return {list, static_cast<std::uint32_t>(sequences),
             sizes_.scope == plan_scope::all_layers || sizes_.budgets_over == budget_scope::all_layers};
-  }
-  detail::plan_reader<policy_type> reader() const {
-    return {policy_, arrays_.workspace, sizes_, planned_work(), immediate};
   }
   detail::forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
     return {policy_, facts_, writes_all, immediate || writes_all, allowed, fallback};

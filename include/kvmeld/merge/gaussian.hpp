@@ -5,7 +5,6 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
-#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -14,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -122,23 +120,6 @@ struct gaussian {
     case bandwidth::fixed: break;
     }
     return fixed_sigma;
-  }
-
-  /// Sigma that `weigh` uses for a set, up to the rounding of a distance. The host must be able to read the
-  /// keys. `members` are the slots of the set in ascending order: two or more, the pivot included.
-  template <class Keys>
-  float sigma_of(Keys const& keys, track where, slot_t pivot, span<slot_t const> members) const {
-    std::uint32_t const d = keys.channels();
-    serial_team const team(nullptr, 0);
-    std::vector<float> anchor(d), row(d);
-    keys.load_tile(team, where, pivot, 1, 0, d, anchor.data(), d);
-    float sum = 0.0f;
-    for (slot_t s : members) {
-      keys.load_tile(team, where, s, 1, 0, d, row.data(), d);
-      float const square = squared_distance(anchor.data(), row.data(), d);
-      sum += sigma == bandwidth::mean_l2 ? std::sqrt(square) : square;
-    }
-    return bandwidth_of(sum, static_cast<std::uint32_t>(members.size()));
   }
 
   std::string problem() const {

@@ -145,7 +145,8 @@ public:
   /// With tuning off every phase runs in its generic form. Its plans are those of the host's generic forms.
   explicit cuda_executor(cudaStream_t stream = nullptr, Resource resource = {}, tuning t = tuning::on)
       : cuda_executor(stream, std::move(resource), t, current_device()) {}
-  /// Copies stream, resource and tuning. The copy has staging and scratch of its own.
+  /// Copies stream, resource and tuning. The copy has staging and scratch of its own, because another thread
+  /// may use it at the same time.
   cuda_executor(cuda_executor const& other)
       : cuda_executor(other.stream_, other.resource_, other.tuning_, other.device_) {}
   /// Takes over everything from the other executor.
