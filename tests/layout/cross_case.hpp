@@ -128,7 +128,8 @@ public:
              bool latent = false)
       : seed_(seed), dice_(seed), preset_(p), latent_(latent) {
     draw_script();
-    std::uint32_t const k = draw_channels(keys);
+    std::uint32_t k = draw_channels(keys);
+    if (p.turns_keys) k += k % 2;
     if (latent) first_ = dice_.below(k);
     script_.extent.key_dim = k;
     script_.extent.value_dim = latent ? dice_.between(1, k - first_) : draw_channels(values);

@@ -45,6 +45,7 @@ using layouts = kvmeld::kv<support::erased_layout, support::erased_layout>;
 struct preset {
   std::string name;
   bool values_as_keys, rounds_anew;  // the same weights for both; merged keys are compared again
+  bool turns_keys;                   // by pairs of channels: keys have an even number of them
   std::function<void(script const&, layouts const&, visitor const&)> play;
 };
 
@@ -117,6 +118,11 @@ void play(Policy const& policy, script const& s, layouts const& x, visitor const
   compress(1);
 }
 
+template <class Identify> bool turns_keys(Identify const&) { return false; }
+inline bool turns_keys(kvmeld::identify::centroids const& identify) {
+  return identify.rope.pairing != kvmeld::rope_pairing::none;
+}
+
 // Every preset, those of EMS and D2O too.
 inline std::vector<preset> every_preset() {
   std::vector<preset> out;
@@ -125,7 +131,7 @@ inline std::vector<preset> every_preset() {
     bool const repeats = std::decay_t<decltype(policy)>::identify_type::repeats;
     support::few_types([&](char const*, auto const& played) {
       out.push_back(
-          {name, !merge.spreads && !merge.shares, repeats,
+          {name, !merge.spreads && !merge.shares, repeats, turns_keys(policy.identify),
            [played](script const& s, layouts const& x, visitor const& look) { play(played, s, x, look); }});
     })(name, policy);
   };
