@@ -13,6 +13,7 @@
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/observe/absorb.hpp>
 #include <kvmeld/preset/attention_matching.hpp>
 #include <kvmeld/preset/compactor.hpp>
 #include <kvmeld/preset/eviction.hpp>
@@ -21,7 +22,6 @@
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/rounds/compress.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
-#include <kvmeld/score/absorb.hpp>
 #include <kvmeld/score/learned.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>

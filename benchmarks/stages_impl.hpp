@@ -15,13 +15,13 @@
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/transposed.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/observe/observe.hpp>
 #include <kvmeld/preset/chelsea.hpp>
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/kvmerger.hpp>
 #include <kvmeld/rounds/inspect.hpp>
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/global.hpp>
-#include <kvmeld/score/observe.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
 

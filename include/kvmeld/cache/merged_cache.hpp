@@ -27,6 +27,11 @@
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/merge_function.hpp>
+#include <kvmeld/observe/absorb.hpp>
+#include <kvmeld/observe/observe.hpp>
+#include <kvmeld/observe/observe_chunks.hpp>
+#include <kvmeld/observe/observe_logits.hpp>
+#include <kvmeld/observe/observe_shared.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/log_sums.hpp>
@@ -39,14 +44,9 @@
 #include <kvmeld/rounds/padding.hpp>
 #include <kvmeld/save/save.hpp>
 #include <kvmeld/save/terms.hpp>
-#include <kvmeld/score/absorb.hpp>
 #include <kvmeld/score/given.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
-#include <kvmeld/score/observe.hpp>
-#include <kvmeld/score/observe_chunks.hpp>
-#include <kvmeld/score/observe_logits.hpp>
-#include <kvmeld/score/observe_shared.hpp>
 #include <kvmeld/sequences/adopt.hpp>
 #include <kvmeld/sequences/append.hpp>
 #include <kvmeld/sequences/close.hpp>

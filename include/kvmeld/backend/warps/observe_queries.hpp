@@ -13,12 +13,12 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
+#include <kvmeld/observe/observe.hpp>
+#include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
-#include <kvmeld/score/observe.hpp>
-#include <kvmeld/score/observe_base.hpp>
 
 #include <cstddef>
 #include <cstdint>

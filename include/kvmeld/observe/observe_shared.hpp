@@ -7,10 +7,10 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/queries/rope.hpp>
-#include <kvmeld/score/observe_base.hpp>
 
 #include <cmath>
 #include <cstddef>

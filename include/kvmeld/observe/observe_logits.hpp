@@ -5,9 +5,9 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
-#include <kvmeld/score/observe_base.hpp>
 
 #include <cmath>
 #include <cstddef>

@@ -9,10 +9,10 @@
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/queries/rope.hpp>
-#include <kvmeld/score/observe_base.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstddef>
