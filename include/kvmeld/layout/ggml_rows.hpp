@@ -7,10 +7,10 @@
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/coded_rows.hpp>
 #include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
-#include <kvmeld/layout/quantised.hpp>
 
 #include <cstddef>
 #include <cstdint>

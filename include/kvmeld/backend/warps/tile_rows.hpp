@@ -12,8 +12,8 @@
 #include <kvmeld/exec/unrolled.hpp>
 #include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/layout/quantised.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
+#include <kvmeld/layout/scaled.hpp>
 
 #include <cstddef>
 #include <cstdint>
