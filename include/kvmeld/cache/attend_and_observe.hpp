@@ -41,7 +41,8 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 ///
 /// query, out, lse, params and split are as for attend, probes as for observe. `memory` lies in executor
 /// memory, has at least observed_floats() elements and aliases nothing. Its contents are unspecified
-/// afterwards, and calls on the same executor may reuse it at once. Enqueues attend's launches and two more.
+/// afterwards, and calls on the same executor may reuse it at once. Enqueues attend's launches and 2 more on
+/// the cache's executor; does not wait. Allocates nothing but scratch. The cache's rule for threads holds.
 /// Outputs and log-sum-exps are the same bits as attend's. Scores on the host, and in the generic forms
 /// everywhere, are the same bits as those of attend followed by observe; in the tuned forms of devices they
 /// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory.
