@@ -26,7 +26,6 @@ ROOMS = {
     "compose/any_identifier.hpp": ["identify"],
     "compose/any_merge.hpp": ["merge"],
     "cache": [],
-    "compose/any_cache.hpp": ["any_cache"],
     "testing/lane_executor.hpp": ["executor"],
     "layout/paged.hpp": ["layout", "pages"],
 }
@@ -123,11 +122,10 @@ def add_contracts(lines, contract):
         parts = split_declarators(lines, i)
         for n, part in enumerate(parts):
             name = declared_name(part, lines[i + 1] if i + 1 < len(lines) else "")
-            if name is None or told or (name not in contract and "*" not in contract):
+            if name is None or told or name not in contract:
                 continue
-            text = contract.get(name, contract.get("*")).replace("{}", name)
             indent = re.match(r"\s*", part).group(0)
-            parts[n] = f"{indent}/** {text} */ {part.strip()}"
+            parts[n] = f"{indent}/** {contract[name]} */ {part.strip()}"
         out.append("".join(parts))
     return out
 

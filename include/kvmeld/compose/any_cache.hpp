@@ -39,6 +39,7 @@ struct any_rows {
   /// The rows: float, float16 or bfloat16.
   std::variant<head_rows<float const>, head_rows<float16 const>, head_rows<bfloat16 const>> rows;
 
+  /// Rows of T, which the object points to and does not own.
   template <class T>
   any_rows(head_rows<T> r)
       : rows(head_rows<T const>{r.data, r.sequence_stride, r.head_stride, r.row_stride}) {}
@@ -47,95 +48,158 @@ struct any_rows {
 /// Rows to write, of any of the same element types.
 using any_output = std::variant<head_rows<float>, head_rows<float16>, head_rows<bfloat16>>;
 
-/// A cache whose type is chosen at run time: the interface of a merged_cache, which make_any_cache fills.
-/// See merged_cache for what the calls do and refuse. Each call costs one virtual call more.
+/// A cache whose type is chosen at run time: the interface of a merged_cache, which make_any_cache fills. A
+/// call does what the call of that name of merged_cache does, and refuses, waits and costs the same: its
+/// comment says more. Each call costs one virtual call more. *Enqueues* and *waits* are about the executor's
+/// stream, as there.
 class any_cache {
 public:
   virtual ~any_cache() = default;
 
+  /// The policy by its parts, as in saved ledgers and reports. Does not wait.
   virtual std::string name() const = 0;
+  /// When the policy has to be shown attention. Does not wait.
   virtual observation_need needs_observation() const = 0;
+  /// Whether the host knows the lengths that compress leaves. Does not wait.
   virtual bool exact(shortfall fallback = shortfall::evict_lowest) const = 0;
+  /// The options of construction, with wave_tracks filled in. Does not wait.
   virtual cache_options const& sizes() const = 0;
+  /// Whether construction succeeded. Does not wait.
   status const& valid() const { return readings().valid(); }
 
+  /// Starts a sequence of `tokens_cached` tokens. Enqueues; does not wait.
   virtual status open(std::uint32_t sequence, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
                       sequence_id id = {}) = 0;
+  /// Ends a sequence. Enqueues; does not wait.
   virtual status close(std::uint32_t sequence) = 0;
+  /// Writes degrees and positions beside pages. Enqueues; does not wait.
   virtual status export_page_metadata(index_list sequences, page_metadata<> const& notes) = 0;
+  /// Starts a sequence on pages that hold entries, from numbers beside the pages. Enqueues; does not wait.
   virtual status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
                        page_metadata<> const& notes, sequence_id id = {}) = 0;
+  /// The same, from plain arrays: a row of entries per layer and KV head, or one row. Enqueues; does not
+  /// wait.
   virtual status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
                        entry_metadata const& notes, sequence_id id = {}) = 0;
+  /// Opens `into` as a copy of `from`. Enqueues; with `frozen` above 0 it waits for lengths that the host
+  /// does not know.
   virtual status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
                       fork_rows how = fork_rows::copy) = 0;
+  /// Goes back to the first `tokens` tokens seen. Enqueues; waits only if it goes back to before a gap, or
+  /// for unknown tokens.
   virtual status truncate(std::uint32_t sequence, std::uint32_t tokens) = 0;
+  /// Drops the entries at positions `first` to `last` - 1. Enqueues; waits only for frozen entries, or for
+  /// unknown tokens.
   virtual status drop_positions(std::uint32_t sequence, position_t first, position_t last) = 0;
+  /// Freezes exactly the first `length` entries of every track. Enqueues; waits for lengths that the host
+  /// does not know.
   virtual status freeze(std::uint32_t sequence, std::uint32_t length) = 0;
+  /// Moves positions from `first` on by `offset`, and turns keys. Waits on devices, then enqueues.
   virtual status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {},
                        position_t first = 0) = 0;
+  /// Gives entries positions without gaps, and turns keys. Waits on devices, then enqueues.
   virtual status renumber(std::uint32_t sequence, rope_params const& rope = {}) = 0;
+  /// Adds `counts[i]` pending entries to `sequences[i]`. Enqueues; does not wait.
   virtual status append(index_list sequences, index_list counts) = 0;
+  /// The same, but compresses full sequences first. Enqueues; does not wait.
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
+  /// Keeps the first `accepted[i]` pending entries of `sequences[i]`. Enqueues; does not wait.
   virtual status commit(index_list sequences, index_list accepted) = 0;
+  /// The same, with counts on the device. Enqueues; does not wait.
   virtual status commit(index_list sequences, device_list accepted) = 0;
+  /// Notes what a kernel of the engine appends. Enqueues nothing; does not wait.
   virtual status append(index_list sequences, index_list counts, in_kernel_t) = 0;
+  /// Notes what a kernel of the engine commits. Enqueues nothing; does not wait.
   virtual status commit(index_list sequences, in_kernel_t) = 0;
 
+  /// Shows queries to the score: `query` [sequence][query head][query][key_dim] with their log-sum-exps `lse`
+  /// [sequence][query head][query]. Enqueues; does not wait.
   virtual status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
                          attention_params const& params = {}, query_sample probes = {}) = 0;
+  /// Shows probabilities to the score: `rows` [sequence][query head][query][slot]. Enqueues; does not wait.
   virtual status observe_rows(query_batch const& batch, head_rows<float const> rows,
                               attention_params const& params = {}, query_sample probes = {}) = 0;
+  /// Sets the scores `rows` [sequence][KV head][slot] of a layer. Enqueues; does not wait.
   virtual status set_scores(std::uint32_t layer, index_list sequences, head_rows<float const> rows) = 0;
+  /// Plans one round. Enqueues; does not wait for lists of up to 16,000 sequences.
   virtual status plan(index_list sequences, budget allowed, shortfall fallback = shortfall::evict_lowest) = 0;
+  /// Applies the plan made last. Enqueues; does not wait.
   virtual status apply() = 0;
+  /// Shrinks sequences to their budgets, in place. Enqueues; does not wait.
   virtual status compress(index_list sequences, budget allowed,
                           shortfall fallback = shortfall::evict_lowest) = 0;
+  /// The length_bound that compress would leave. Does not wait.
   virtual std::uint32_t length_after(std::uint32_t sequence, budget allowed,
                                      shortfall fallback = shortfall::evict_lowest) const = 0;
 
-  /// Calls attention::attend over this cache. The element type of `out` is that of the queries, or float.
+  /// Calls attention::attend over this cache: `query` [sequence][query head][query][key_dim], `out` with
+  /// value_dim channels. The element type of `out` is that of the queries, or float. Enqueues; does not wait.
   virtual status attend(query_batch const& batch, any_rows const& query, any_output const& out,
                         log_sums<float> lse = {}, attention_params const& params = {}) = 0;
-  /// Calls attention::attend_and_observe over this cache.
+  /// Calls attention::attend_and_observe over this cache. Enqueues; does not wait.
   virtual status attend_and_observe(query_batch const& batch, any_rows const& query, any_output const& out,
                                     span<float> memory, log_sums<float> lse = {},
                                     attention_params const& params = {}, query_sample probes = {}) = 0;
-  /// Calls attention::write_log_degree over this cache. Refuses policies that share entries.
+  /// Calls attention::write_log_degree over this cache. Enqueues; does not wait. Refuses policies that share
+  /// entries.
   virtual status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
                                   std::uint32_t heads_per_track = 1,
                                   attention::behind_end behind = attention::behind_end::masked,
                                   std::uint32_t columns = 0) = 0;
 
+  /// Slots in use of one track. Does not wait.
   std::uint32_t length(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const {
     return readings().length(layer, sequence, kv_head);
   }
+  /// Length of the longest track. Does not wait.
   std::uint32_t longest(std::uint32_t sequence) const { return readings().longest(sequence); }
+  /// Upper bound on the length of the longest track. Does not wait.
   std::uint32_t length_bound(std::uint32_t sequence) const { return readings().length_bound(sequence); }
+  /// Tokens seen and pending: the position of the next token. Does not wait.
   std::uint32_t tokens(std::uint32_t sequence) const { return readings().tokens(sequence); }
+  /// Entries in all tracks. Does not wait.
   std::size_t entries(std::uint32_t sequence) const { return readings().entries(sequence); }
+  /// Bits of `warning` that the last compression left. Does not wait.
   std::uint32_t warnings(std::uint32_t sequence) const { return readings().warnings(sequence); }
+  /// Fewest tokens that truncate can go back to. Does not wait.
   std::uint32_t compressed_at(std::uint32_t sequence) const { return readings().compressed_at(sequence); }
+  /// Whether length_bound has reached the trigger. Does not wait.
   bool due(std::uint32_t sequence, trigger t) const { return readings().due(sequence, t); }
+  /// Rounds of all compressions. Does not wait.
   std::uint32_t rounds(std::uint32_t sequence) const { return readings().rounds(sequence); }
+  /// The ledger in executor memory. Does not wait.
   ledger_ref const& ledger() const { return readings().ledger(); }
+  /// Whether a sequence is open. Does not wait.
   bool is_open(std::uint32_t sequence) const { return readings().is_open(sequence); }
+  /// Whether the host knows the lengths of a sequence. Does not wait.
   virtual bool lengths_known(std::uint32_t sequence) const = 0;
+  /// Lowers the bounds to the real lengths. Waits on devices.
   virtual void sync_lengths(std::uint32_t sequence) = 0;
+  /// Requests a report of lengths. Enqueues a copy; does not wait.
   virtual status request_lengths() = 0;
+  /// True once per report that has arrived. Does not wait.
   virtual bool poll_lengths() = 0;
+  /// Requests stats. Enqueues a launch and a copy; does not wait.
   virtual status request_stats(index_list sequences) = 0;
+  /// True once when the stats have arrived. Does not wait.
   virtual bool stats_ready() = 0;
+  /// The stats of a track as of the last arrived request. Does not wait.
   virtual cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const = 0;
+  /// The stats of all tracks of a sequence, summed. Does not wait.
   virtual stats_sum stats(std::uint32_t sequence) const = 0;
+  /// Sets the step of Chelsea's schedule. Enqueues; does not wait.
   virtual status set_rounds(std::uint32_t sequence, std::uint32_t n) = 0;
 
+  /// Number of bytes that save writes. Waits on devices.
   virtual std::size_t saved_bytes(std::uint32_t sequence) const = 0;
+  /// Writes what the ledger knows of a sequence to host memory. Waits on devices.
   virtual status save(std::uint32_t sequence, span<std::byte> out) const = 0;
+  /// The same, in a vector. Waits on devices.
   virtual std::vector<std::byte> save(std::uint32_t sequence) const = 0;
+  /// Opens a sequence as it was saved. Enqueues, and may wait on devices.
   virtual status resume(std::uint32_t sequence, span<std::byte const> from) = 0;
 
-  /// The held cache if its type is Cache; null otherwise.
+  /// The held cache if its type is Cache; null otherwise. Does not wait.
   template <class Cache> Cache* get() { return static_cast<Cache*>(held_as(type_mark<Cache>())); }
 
 protected:
@@ -306,7 +370,8 @@ private:
 
 }  // namespace detail
 
-/// Returns `cache` behind an interface that does not name its type.
+/// Returns `cache` behind an interface that does not name its type. Allocates one object on the heap;
+/// enqueues nothing.
 template <class Executor, class Policy, class Keys, class Values>
 std::unique_ptr<any_cache> make_any_cache(merged_cache<Executor, Policy, Keys, Values> cache) {
   return std::make_unique<detail::held_cache<merged_cache<Executor, Policy, Keys, Values>>>(std::move(cache));
