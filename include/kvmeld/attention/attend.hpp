@@ -167,21 +167,29 @@ status attend_and_keep(Executor& executor, attention_params const& params, query
 
 }  // namespace detail
 
-/// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`.
-/// `query` is [.., query_heads, key_dim] of Q, `out` is [.., query_heads, value_dim] of Out, in any element
-/// types. `lse` receives log-sum-exps, degrees and sink included, and may be empty. Its logarithm is
-/// natural, or has base 2 with in_base_two(rows). A query that sees nothing gets zeros, and its log-sum-exp
-/// is the lowest float (its sink where there is one). NaN in a visible row shows in the result. Query head h
-/// reads KV head h / queries_per_kv_head. Arithmetic is in float. The order of summation is fixed, so that
-/// the bits are the same for any number of threads. `out` and `lse` alias nothing. The call is enqueued on
-/// `executor`. It refuses a batch that does not fit, and params that contradict each other.
+/// out[query] = softmax over visible entries (cap(scale q.k) + log N) V for the queries of `batch`. `query`
+/// is [sequence of the batch][query head][query][key_dim] of Q, `out` is [sequence][query
+/// head][query][value_dim] of Out, in any element types. `lse` [sequence][query head][query] receives
+/// log-sum-exps, degrees and sink included, and may be empty. Its logarithm is natural, or has base 2 with
+/// in_base_two(rows). `params` say how a logit is computed. A query that sees nothing gets zeros, and its
+/// log-sum-exp is the lowest float (its sink where there is one). NaN in a visible row shows in the result.
+/// Query head h reads KV head h / queries_per_kv_head. Arithmetic is in float. The order of summation is
+/// fixed, so that the bits are the same for any number of threads.
+///
+/// Enqueues 1 launch on `executor`, or 2 if `split` has several parts; does not wait. Takes O(queries x
+/// visible entries) work per query head. Allocates nothing but scratch, which grows once. One thread at a
+/// time uses an executor. `out` and `lse` alias nothing. Refuses a batch that does not fit, params that
+/// contradict each other, and null rows. The call does not check whether the sequences are open.
 ///
 /// `split` divides the keys of long tracks among several tiles. It is for devices with more multiprocessors
-/// than a call has heads, and for tracks of different lengths. The call then takes two launches instead of
-/// one. Each part is summed by itself, and the parts are summed in their order. The bits then depend on the
-/// number of entries of a part, and so on the lengths of all tracks of the call and the size of its list. If
-/// split.parts * split.min_entries reaches the capacity, they depend on min_entries alone. They do not depend
-/// on threads.
+/// than a call has heads, and for tracks of different lengths. Each part is summed by itself, and the second
+/// launch adds the parts in their order. The bits then depend on the number of entries of a part, and so on
+/// the lengths of all tracks of the call and the size of its list. If split.parts * split.min_entries reaches
+/// the capacity, they depend on min_entries alone. They do not depend on threads.
+///
+/// Example: a track has two entries of the degrees 3 and 1 and the values 1 and 5. A query whose products
+/// with both keys are 0 has the logits ln 3 and 0, the weights 3/4 and 1/4, the output 2 and the log-sum-exp
+/// ln 4.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

@@ -201,8 +201,9 @@ private:
 
 /// Like attend over a cache_ref, but for shared entries. out[query] = sum over tokens of p v(slot of the
 /// token), where p is the softmax of cap(scale q . row norm) over all visible tokens. A member is visible
-/// where its slot is; the window uses the member's own position. Degrees are not used: every member counts
-/// as one token.
+/// where its slot is; the window uses the member's own position. Degrees are not used: every member counts as
+/// one token. Enqueues 1 launch, or 2 if `split` has several parts; does not wait. Takes O(queries x (slots +
+/// members)) work per query head.
 template <class Executor, class Keys, class Values, class Q, class Out>
 status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
               shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},

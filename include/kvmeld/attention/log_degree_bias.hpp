@@ -72,11 +72,16 @@ template <class Keys, class Values, class T> struct log_degree_bias_phase {
 
 /// out[sequence of the list][head][slot] = log degree (natural) of the head's entries. Empty slots and the
 /// rest of the capacity get the lowest finite value of T (float, float16 or bfloat16): adding it masks them
-/// without infinities. A row has `columns` slots; 0: as many as the capacity. An engine that appends token by
-/// token, and writes the bias only after `compress`, `truncate` and `open`, passes behind_end::unmerged. The
-/// slot of a token that is appended later then holds 0, not the mask. heads_per_track = 1 writes one row per
-/// KV head. heads_per_track = queries_per_kv_head writes one row per query head, for masks indexed by query
-/// head. f16 resolves log degrees to about 2^-11 relative. Enqueued on `executor`.
+/// without infinities. heads_per_track = 1 writes one row per KV head. heads_per_track = queries_per_kv_head
+/// writes one row per query head, for masks indexed by query head. An engine that appends token by token, and
+/// writes the bias only after `compress`, `truncate` and `open`, passes behind_end::unmerged. The slot of a
+/// token that is appended later then holds 0, not the mask. A row has `columns` slots; 0: as many as the
+/// capacity. f16 resolves log degrees to about 2^-11 relative. `out` aliases nothing. Enqueues 1 launch on
+/// `executor`; does not wait. Takes O(columns) work per row. Refuses a layer or sequence out of range, null
+/// rows, and any other heads_per_track.
+///
+/// Example: a track with entries of the degrees 3 and 1 gets 1.0986, 0, and the lowest float in all slots
+/// behind.
 template <class Executor, class Keys, class Values, class T>
 status write_log_degree(Executor& executor, cache_ref<Keys, Values> const& cache, std::uint32_t layer,
                         index_list sequences, head_rows<T> out, std::uint32_t heads_per_track = 1,

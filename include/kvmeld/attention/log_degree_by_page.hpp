@@ -42,12 +42,13 @@ template <class Keys, class Values, class Places, class T> struct log_degree_by_
 };
 
 /// out[page number][layer][head][token] = log degree (natural) of the entry there, or the lowest finite value
-/// of T (float, float16 or bfloat16) where there is none. `places` gives the strides. The call writes the
-/// pages that hold the first slots[i] slots (the length_bound) of sequences[i], to the end of the last page.
-/// Pages of no listed sequence are left alone. A page that several sequences share is written by each of
-/// them, with equal values. If a kernel scales logits after the hook that adds the log degree, the hook has
-/// to divide the log degree by the scale. `out` has an element for every layer, head and token of every page
-/// of the pool. Enqueued on `executor`.
+/// of T (float, float16 or bfloat16) where there is none. The call writes the pages that hold the first
+/// slots[i] slots (the length_bound) of sequences[i], to the end of the last page. `places` gives the
+/// strides. `out` has an element for every layer, head and token of every page of the pool. The call leaves
+/// pages of no listed sequence alone. Each sequence that shares a page writes it, with equal values. If a
+/// kernel scales logits after the hook that adds the log degree, the hook has to divide the log degree by the
+/// scale. Enqueues 1 launch on `executor`; does not wait. Takes O(slots written) work. Refuses lists of
+/// different lengths, numbers out of range, and a null `out`.
 template <class Executor, class Keys, class Values, class Entry, class Index, class T>
 status write_log_degree_by_page(Executor& executor, cache_ref<Keys, Values> const& cache,
                                 index_list sequences, index_list slots,

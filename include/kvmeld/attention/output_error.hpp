@@ -53,15 +53,17 @@ struct output_error_phase {
 };
 
 /// errors[sequence of the batch][query head] = |out - expected| / |expected|, with Frobenius norms over the
-/// queries of the batch. `out` is the result of attend over `cache` as it is now. `expected`
-/// [.., query_heads, value_dim] is the output of the same queries over the full cache. The error is 0 for a
-/// head without queries. If `expected` is all zeros, the error is 0 if `out` is all zeros, and 1 if not.
-/// Otherwise NaN in either makes the error NaN. `scratch` has the form of `expected` and receives `out`.
-/// `cache` is any ref (cache_ref, shared_ref). `params` are those that `expected` was made with, except for
-/// `causal`: set it to false if the queries came after all tokens that the cache holds, because such queries
-/// see every entry. Enqueues attend's launch and one more. The order of sums is fixed. Rows and errors lie in
-/// the executor's memory; nothing aliases. Refuses what attend refuses, rows that are null, and fewer errors
-/// than sequences times query heads.
+/// queries of the batch. `out` is the result of attend of `query` over `cache` as it is now. `cache` is any
+/// ref (cache_ref, shared_ref). `expected` [sequence][query head][query][value_dim] is the output of the same
+/// queries over the full cache. `scratch` has the form of `expected` and receives `out`. `params` are those
+/// that `expected` was made with, except for `causal`: set it to false if the queries came after all tokens
+/// that the cache holds, because such queries see every entry. The error is 0 for a head without queries. If
+/// `expected` is all zeros, the error is 0 if `out` is all zeros, and 1 if not. Otherwise NaN in either makes
+/// the error NaN. Enqueues attend's launch and 1 more; does not wait. The order of sums is fixed. Rows and
+/// errors lie in the executor's memory; nothing aliases. Refuses what attend refuses, rows that are null, and
+/// fewer errors than sequences times query heads.
+///
+/// Example: the output (2, 2) where (2, 0) is expected has the error 1.
 template <class Executor, class Ref, class Q>
 status output_error(Executor& executor, query_batch const& batch, head_rows<Q> query, Ref const& cache,
                     head_rows<float const> expected, head_rows<float> scratch, span<float> errors,

@@ -47,7 +47,7 @@ struct split_keys {
 };
 
 /// Floats of split_keys::memory for calls of up to `sequences` sequences with up to `queries` queries each;
-/// the largest number where they are too many to count.
+/// the largest number where they are too many to count. Computes on the host; does not wait.
 inline std::size_t split_floats(shape const& s, std::uint32_t parts, std::uint32_t sequences,
                                 std::uint32_t queries) {
   if (parts < 2) return 0;

@@ -86,14 +86,15 @@ inline constexpr char const* memory_to_be_had = "no more than the executor can a
 }  // namespace detail
 
 /// Rehearses the launches of one public call. Refuses, in the name of `call`, if there is no memory for their
-/// scratch. Otherwise the launches allocate nothing. Recorded calls never allocate and are not rehearsed.
+/// scratch. Otherwise the launches allocate nothing. Enqueues nothing; does not wait. Recorded calls never
+/// allocate and are not rehearsed.
 template <class Executor, class Launches>
 status make_room(Executor& executor, char const* call, Launches const& launches) {
   std::size_t const missing = executor.records() ? 0 : executor.rehearse(launches);
   if (missing == 0) return {};
   return raise(refusal(call, "scratch per tile in bytes", missing, detail::memory_to_be_had));
 }
-/// Makes all launches of one public call, or none if make_room refuses.
+/// Makes all launches of one public call, or none if make_room refuses. Enqueues; does not wait.
 template <class Executor, class Launches>
 status launch_all(Executor& executor, char const* call, Launches const& launches) {
   status s = make_room(executor, call, launches);

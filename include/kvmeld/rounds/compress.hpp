@@ -218,7 +218,10 @@ template <class Executor> bool any_active(wave_ref const& wave) {
 }  // namespace detail
 
 /// Plans one round for the tracks of `work`. Writes the plan and the ledger's warnings. The plan is whole if
-/// `ws.plan_tracks` covers the work list. K, V, lengths, degrees and scores are not touched. Deterministic.
+/// `ws.plan_tracks` covers the work list. K, V, lengths, degrees and scores are not touched. Enqueues a fixed
+/// number of launches per wave on `executor`; does not wait. Allocates nothing but scratch. Checks no
+/// argument: merged_cache does. `work`, `ledger`, `ws` and the table of `allowed` lie in memory that phases
+/// can read. Deterministic.
 template <class Executor, class Policy, class Keys, class Values>
 void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
           work_list work, budget allowed, shortfall fallback, workspace_ref const& ws) {
@@ -243,7 +246,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
 }
 
 /// Applies a plan made by `plan` (or written by hand and validated): merges keys, values and the ledger, then
-/// compacts.
+/// compacts. Enqueues and allocates as `plan` does; does not wait.
 template <class Executor, class Policy, class Keys, class Values>
 void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
            work_list work, workspace_ref const& ws) {
@@ -262,8 +265,9 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
 }
 
 /// Shrinks the tracks of `work` to their budgets, in place. Keys merge in every round, values once through
-/// the composed plan. Compaction runs once. Everything is enqueued on `executor`. K/V-sized scratch is never
-/// used. Tracks within their budget are not touched, unless the selector says so (thins_any_track).
+/// the composed plan. Compaction runs once. Enqueues all launches on `executor`, and does not wait. Takes no
+/// scratch of the size of K or V. Checks no argument. Tracks within their budget are not touched, unless the
+/// selector says so (thins_any_track).
 ///
 /// For policies of one round, compress equals plan + apply. For several rounds it equals repeated plan +
 /// apply in keys, degrees, positions and lengths if the selector pins fixed numbers of first and last entries
