@@ -6,15 +6,17 @@
    included (but for KVMELD_DEVICE_ERROR). No C++ exception leaves a function.
 
    Order: on the host, a call has done its work when it returns. A cache on a device enqueues its work to
-   options.stream, and so does each later call. kvmeld_degrees, kvmeld_positions, kvmeld_warnings,
+   options.stream, and so does each later call. "Waits" in a comment below means: waits for that stream, on a
+   device. kvmeld_degrees, kvmeld_positions, kvmeld_warnings,
    kvmeld_saved_bytes, kvmeld_save, kvmeld_resume, kvmeld_shift and kvmeld_renumber wait for the stream.
    kvmeld_longest, kvmeld_lengths, kvmeld_log_degrees, kvmeld_observe and kvmeld_append wait only if the host
    does not know the lengths: after a compression by thresholds, with shared budgets, or with budget.keep, and
    after kvmeld_drop_positions among compressed tokens. kvmeld_drop_positions waits if the sequence has frozen
    entries, kvmeld_truncate if it goes back to before a gap that kvmeld_drop_positions or kvmeld_shift left.
-   The other calls do not wait. A call keeps no pointer that it was given, except those of tensors, page
-   table, allocator and stream; but what it enqueued still reads and writes the memory that it was given.
-   Output arrays must not overlap other arrays or tensors.
+   kvmeld_create waits for learned weights of more than 64 KB. The other calls do not wait. A call keeps no
+   pointer that it was given, except those of tensors, page table, allocator and stream; but what it enqueued
+   still reads and writes the memory that it was given. Output arrays must not overlap other arrays or
+   tensors.
 
    Devices: tensors, page tables, and the arguments queries, lse, rows, scores, bias and out of a cache on a
    device lie in memory of that device. All other arguments lie in host memory. During a call options.device
@@ -181,7 +183,7 @@ typedef struct kvmeld_budget {
 
 /* --- the library --------------------------------------------------------------------------------------- */
 
-/* These four can be called by any thread at any time. The texts must not be freed. */
+/* These four can be called by any thread at any time, and do not wait. The texts must not be freed. */
 KVMELD_API uint32_t kvmeld_abi(void);
 /* The version of kvmeld, such as "1.2.3". */
 KVMELD_API char const* kvmeld_version(void);
@@ -194,83 +196,101 @@ KVMELD_API char const* kvmeld_policies(void);
 /* --- caches -------------------------------------------------------------------------------------------- */
 
 /* Sets `options` to the defaults. `bytes` is sizeof *options: the library may know more fields than the
-   program. */
+   program. Any thread may call it at any time; does not wait. Refuses a null pointer, and `bytes` too few for
+   the field `bytes`. */
 KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t bytes);
 /* The bytes of ledger and workspace that kvmeld_create would allocate for these options; on a device also
    those of staged lists and of a layout per layer. Scratch is not included. Asks options.allocator for
-   nothing. On a device it takes some 256 KiB from cudaMallocAsync, and gives them back. */
+   nothing. On a device it takes some 256 KiB from cudaMallocAsync, and gives them back. Any thread may call
+   it at any time; does not wait. Refuses what kvmeld_create refuses of options. */
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
 /* Whether kvmeld_create would take these options, and kvmeld_compress this budget for a sequence of `tokens`
    tokens that was never compressed, with nothing frozen: returns the status, and leaves the text, that they
-   would. Tensors, and what a policy has to be shown, are not asked for. Makes nothing. A null `budget`: the
-   options alone. `least` gets the fewest entries that such a track can be left, because of what the policy
-   pins; or it is null. */
+   would. It does not look at tensors, nor at what a policy has to be shown. Makes nothing. A null `budget`:
+   the options alone. `least` gets the fewest entries that such a track can be left, because of what the
+   policy pins; or it is null. Any thread may call it at any time; does not wait. */
 KVMELD_API kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* budget,
                                       uint32_t tokens, uint32_t* least);
-/* What a policy asks of the model. `rope` gets 1 if the policy turns keys back, and so has to be told
-   options.rope or words such as "rope=half_split rope_base=500000", which it lacks; `learned` gets 1 if its
-   score is learned, so that options.learned has to be told; else they get 0. Either may be null. */
+/* What a policy asks of the model. `rope` gets 1 if the policy turns keys back, and its text lacks words such
+   as "rope=half_split rope_base=500000": then options.rope has to be told. `learned` gets 1 if its score is
+   learned: then options.learned has to be told. Else they get 0. Either may be null. Any thread may call it
+   at any time; does not wait. Refuses a text that is no policy. */
 KVMELD_API kvmeld_status kvmeld_asks(char const* policy, int32_t* rope, int32_t* learned);
-/* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. keys and values
-   are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They are copied,
-   and so are the options. Only kvmeld_fork, kvmeld_drop_positions, kvmeld_shift, kvmeld_renumber,
-   kvmeld_observe, kvmeld_compress and kvmeld_attend touch rows. */
+/* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. `keys` and
+   `values` are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They
+   are copied, and so are the options. `made` gets the handle. Only kvmeld_fork, kvmeld_drop_positions,
+   kvmeld_shift, kvmeld_renumber, kvmeld_observe, kvmeld_compress and kvmeld_attend touch rows. Allocates what
+   kvmeld_bytes says. Any thread may call it at any time. Waits only for learned weights of more than 64 KB.
+   Refuses options and tensors that do not fit together. */
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
 /* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
-   kvmeld_create. On a device, work that was enqueued before still uses the old tensors. */
+   kvmeld_create. Does not wait: on a device, work that was enqueued before still uses the old tensors. */
 KVMELD_API kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors);
-/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. On a device,
-   work that was enqueued before still uses tensors and page table. */
+/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. Does not
+   wait: on a device, work that was enqueued before still uses tensors and page table. */
 KVMELD_API kvmeld_status kvmeld_destroy(kvmeld_cache cache);
-/* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. */
+/* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. Does not
+   wait. */
 KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
 
 /* --- sequences ----------------------------------------------------------------------------------------- */
 
-/* Sequences have the numbers 0 to options.sequences - 1. Calls that take several refuse one that is listed
-   twice. Tokens are pending from kvmeld_append to kvmeld_commit: attention sees them, nothing merges them. */
+/* Sequences have the numbers 0 to options.sequences - 1. Calls that change a sequence refuse one that is not
+   open; kvmeld_open, kvmeld_resume and the copy of kvmeld_fork need a closed one. Calls that take several are
+   given n numbers in each of their arrays, and refuse a sequence that is listed twice. Tokens are pending
+   from kvmeld_append to kvmeld_commit: attention sees them, nothing merges them. */
 
 /* Begins a sequence that is not open. `tokens` tokens lie in K and V already; each becomes an entry of degree
    1, with its slot as position. The first `frozen` entries are never written or moved. `tokens` is at most
-   the capacity, and `frozen` at most `tokens`. Takes time in proportion to the capacity of its tracks. */
+   the capacity, and `frozen` at most `tokens`. Takes time in proportion to the capacity of its tracks. Does
+   not wait. */
 KVMELD_API kvmeld_status kvmeld_open(kvmeld_cache cache, uint32_t sequence, uint32_t tokens, uint32_t frozen);
-/* Ends a sequence; its number can be opened again. */
+/* Ends a sequence; its number can be opened again. Does not wait. */
 KVMELD_API kvmeld_status kvmeld_close(kvmeld_cache cache, uint32_t sequence);
 /* Adds counts[i] pending tokens to sequences[i]. Each track becomes counts[i] slots longer at its end, and
-   the engine writes the rows of these slots. Refused if a track has too little room. */
+   the engine writes the rows of these slots. Waits only if a bound of the lengths leaves too little room.
+   Refused if a track has too little room. Example: a track has 4 entries, and 6 tokens were seen. 3 pending
+   tokens get the slots 4 to 6 and the positions 6 to 8. kvmeld_commit of 2 of them leaves 6 entries, and 8
+   tokens seen. */
 KVMELD_API kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* sequences, uint32_t const* counts,
                                        uint32_t n);
-/* Keeps the first accepted[i] pending tokens of sequences[i], and drops the others. Refused if fewer are
-   pending. */
+/* Keeps the first accepted[i] pending tokens of sequences[i], and drops the others. Does not wait. Refused if
+   fewer are pending. */
 KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences,
                                        uint32_t const* accepted, uint32_t n);
 /* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
-   positions, scores. */
+   positions, scores. Takes time in proportion to the capacity, and copies the rows of all entries. Does not
+   wait. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
-/* Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Refused while tokens are
-   pending, if a token that would go was there at a compression that changed the sequence, and if frozen
-   entries would go. Scores keep what forgotten queries added. */
+/* Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Waits only if it goes
+   back to before a gap that kvmeld_drop_positions or kvmeld_shift left. Refused while tokens are pending, if
+   a token that would go was there at a compression that changed the sequence, and if frozen entries would go.
+   Scores keep what forgotten queries added. Example: of 8 tokens, 6 were there at the last compression. Then
+   `tokens` is 6 to 8; 7 forgets one entry of every track. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
 /* Drops the entries at positions `first` to `last` - 1 from every track, in place: a document or a tool's
-   output leaves the middle of a context. What stays moves to the beginning of its track and keeps its order,
-   degree, position and scores. An entry goes or stays by its own position, with all the tokens it stands for:
-   one that merged tokens of the range, and lies outside, stays as it is. What a policy pins (sinks, recents)
-   goes too. kvmeld_tokens stays, and positions do not close up: kvmeld_shift(cache, sequence, first - last,
-   rope, last) or kvmeld_renumber closes the gap. kvmeld_truncate can still go back to every token that came
-   after the last compression (with options.padded: only to the tokens seen, if tracks get empty slots).
-   Queries that are observed together afterwards are of tokens from `last` on. Refused while tokens are
-   pending, if the range is not within the tokens seen, and if it holds a frozen entry. */
+   output leaves the middle of a context. The other entries move to the beginning of their track and keep
+   their order, degrees, positions and scores. An entry goes or stays by its own position, with all the tokens
+   it stands for: an entry outside the range stays as it is, even if it merged tokens of the range. What a
+   policy pins (sinks, recents) goes too. kvmeld_tokens stays, and positions do not close up:
+   kvmeld_shift(cache, sequence, first - last, rope, last) or kvmeld_renumber closes the gap. kvmeld_truncate
+   can still go back to every token that came after the last compression (with options.padded: only to the
+   tokens seen, if tracks get empty slots). Queries that are observed together afterwards are of tokens from
+   `last` on. Waits only if the sequence has frozen entries. Refused while tokens are pending, if the range is
+   not within the tokens seen, and if it holds a frozen entry. Example: of the positions 0, 2, 4, 5, 6, 7,
+   first 1 and last 5 drop 2 and 4. */
 KVMELD_API kvmeld_status kvmeld_drop_positions(kvmeld_cache cache, uint32_t sequence, int32_t first,
                                                int32_t last);
 /* Moves the entries at positions from `first` on, and the next token, by `offset` positions; 0 changes
    nothing. Keys turn in place by the same offset; with `rope` null they stay as they lie. Rotations are
    linear, so logits stay the same, up to rounding, for queries that are rotated likewise, merged keys
    included. Entries below `first` (sinks) stay. kvmeld_tokens, budgets by ratio and kvmeld_truncate count by
-   the new positions. What kvmeld_truncate refuses to part moves along. Refused while tokens are pending, if
-   `first` is above the tokens seen, if an entry would come to a position below 0 or not above one that stays,
-   and if a key that would turn is frozen. */
+   the new positions. The tokens that kvmeld_truncate cannot part move along. Waits. Refused while tokens are
+   pending, if `first` is above the tokens seen, if an entry would come to a position below 0 or not above one
+   that stays, and if a key that would turn is frozen. Example: of the positions 0, 5, 6, 7 and the next token
+   8, offset -4 and first 5 make 0, 1, 2, 3 and 4. */
 KVMELD_API kvmeld_status kvmeld_shift(kvmeld_cache cache, uint32_t sequence, int32_t offset,
                                       kvmeld_rope const* rope, int32_t first);
 /* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
@@ -278,8 +298,8 @@ KVMELD_API kvmeld_status kvmeld_shift(kvmeld_cache cache, uint32_t sequence, int
    longest track. The next token has position `longest`, and later budgets by ratio count from it. Keys turn
    in place by as much as their positions change; with `rope` null they stay as they lie. Logits change,
    because entries come closer to each other and to later queries. Queries that a policy keeps do not turn:
-   show the last ones again before the next compression. Refused while tokens are pending, if a key that would
-   turn is frozen, and if padded tracks have empty slots. */
+   show the last ones again before the next compression. Waits. Refused while tokens are pending, if a key
+   that would turn is frozen, and if padded tracks have empty slots. */
 KVMELD_API kvmeld_status kvmeld_renumber(kvmeld_cache cache, uint32_t sequence, kvmeld_rope const* rope);
 
 /* --- compression --------------------------------------------------------------------------------------- */
@@ -295,35 +315,42 @@ enum {
 
 /* What the policy has to be shown before it compresses. `rows` becomes the number of last queries that count
    (0: all). `queries` becomes 1 if only kvmeld_observe can show it, and kvmeld_observe_rows is refused. An
-   argument that is null is not written. */
+   argument that is null is not written. Does not wait. */
 KVMELD_API kvmeld_status kvmeld_needs(kvmeld_cache cache, kvmeld_observation* when, uint32_t* rows,
                                       int32_t* queries);
 /* Shows a policy the last n queries of a sequence in one layer, rotated as for attention: query (head, i,
-   channel) is at queries + head * head_stride + i * row_stride + channel, for each query head. The last query
-   is that of the last token. lse[head * lse_stride + i] is the natural log-sum-exp of its logits, log degrees
-   included. If lse is null and the policy needs it, kvmeld computes the attention first, which takes about as
-   long again, and n * query heads * (value_dim + 1) floats of the heap, or of the allocator's memory on a
-   device. Logits are scale * q.k; scale 0 means
-   1 / sqrt(key_dim). Refused while tokens are pending, and if n exceeds the entries of a track or, with
-   options.padded, the tokens since the last compression. Does nothing if the policy needs nothing. */
+   channel) is at queries + head * head_stride + i * row_stride + channel, for each query head; strides are in
+   elements. The last query is that of the last token. lse[head * lse_stride + i] is the natural log-sum-exp
+   of its logits, log degrees included. If lse is null and the policy needs it, kvmeld computes the attention
+   first, which takes about as long again, and n * query heads * (value_dim + 1) floats of the heap, or of the
+   allocator's memory on a device. Logits are scale * q.k; scale 0 means 1 / sqrt(key_dim). Takes time in
+   proportion to n times the entries of a track. Waits only if the host does not know the lengths. Refused
+   while tokens are pending, and if n exceeds the entries of a track or, with options.padded, the tokens since
+   the last compression. Does nothing if the policy needs nothing. Example: the last query has the logits 0, 0
+   and ln 2 on the three entries of a track, so lse is ln 4. The scores of "h2o" grow by 1/4, 1/4 and 1/2. */
 KVMELD_API kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                         kvmeld_element element, void const* queries, int64_t head_stride,
                                         int64_t row_stride, float const* lse, int64_t lse_stride,
                                         float scale);
-/* Shows a policy probabilities instead: that of query i of a query head on entry j is at
-   rows + head * head_stride + i * row_stride + j, for each entry of the head's track. They are added as they
-   are: NaN and negative numbers are not refused. */
+/* Shows a policy probabilities instead: that of query i of a query head on entry j is at rows + head *
+   head_stride + i * row_stride + j, for each entry of the head's track. They are added as they are: NaN and
+   negative numbers are not refused. Does not wait. Refused as kvmeld_observe, and by policies that need
+   queries. */
 KVMELD_API kvmeld_status kvmeld_observe_rows(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                              uint32_t n, float const* rows, int64_t head_stride,
                                              int64_t row_stride);
-/* Sets scores of the engine's own, for policies with score=given: that of entry j of a KV head is at
-   scores + head * head_stride + j, pending entries included. NaN ranks lowest. */
+/* Sets scores of the engine's own, for policies with score=given: that of entry j of a KV head is at scores +
+   head * head_stride + j, pending entries included. NaN ranks lowest. Does not wait. Refused by policies with
+   other scores. */
 KVMELD_API kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                            float const* scores, int64_t head_stride);
 /* Shrinks each listed sequence to its budget, in place, in every layer and head. What stays moves to the
-   beginning of its track and keeps its order. Refused while tokens are pending, if the budget is smaller than
-   what the policy pins, and if the policy ranks by attention and was shown none of a layer. The time
-   depends on the policy (docs/performance.md). */
+   beginning of its track and keeps its order. Does not wait. Refused while tokens are pending, if the budget
+   is smaller than what the policy pins, and if the policy ranks by attention and was shown none of a layer.
+   The time depends on the policy (docs/performance.md). Example: "chelsea", and a track of 6 entries with the
+   keys (9, 0), (1, 0), (1, 0.1), (1, 0.2), (0, 1), (0, 9). With 4 entries, slots 1, 2 and 3 become one entry:
+   degree 3, position 2, key (1, 0.1), their mean. The first and the last entry are pinned. Slots 0 to 3 then
+   have the positions 0, 2, 4 and 5. */
 KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* sequences, uint32_t n,
                                          kvmeld_budget budget);
 
@@ -333,21 +360,24 @@ KVMELD_API kvmeld_status kvmeld_compress(kvmeld_cache cache, uint32_t const* seq
    options.padded, empty slots, whose degree is 0. */
 
 /* Tokens seen, pending ones included: the position of the next token. After kvmeld_shift and kvmeld_renumber
-   they count by the new positions; kvmeld_drop_positions leaves them. */
+   they count by the new positions; kvmeld_drop_positions leaves them. Does not wait. */
 KVMELD_API kvmeld_status kvmeld_tokens(kvmeld_cache cache, uint32_t sequence, uint32_t* tokens);
-/* The length of the longest track of a sequence. */
+/* The length of the longest track of a sequence. Waits only if the host does not know the lengths. */
 KVMELD_API kvmeld_status kvmeld_longest(kvmeld_cache cache, uint32_t sequence, uint32_t* entries);
-/* Writes the length of each track to lengths[layer * kv_heads + head]. */
+/* Writes the length of each track to lengths[layer * kv_heads + head]. Waits only if the host does not know
+   the lengths. */
 KVMELD_API kvmeld_status kvmeld_lengths(kvmeld_cache cache, uint32_t sequence, uint32_t* lengths);
 /* Copies the degree (how many tokens the entry stands for) or the position (the one that the entry's key is
-   rotated for) of each entry of a track. `capacity` is the room in the array, at least the track's length. */
+   rotated for) of each entry of a track. `capacity` is the room in the array, at least the track's length.
+   Both wait. */
 KVMELD_API kvmeld_status kvmeld_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                         uint32_t kv_head, float* degrees, uint32_t capacity);
 KVMELD_API kvmeld_status kvmeld_positions(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                           uint32_t kv_head, int32_t* positions, uint32_t capacity);
 /* What attention adds to logits. For each query head, bias + head * head_stride gets `columns` numbers: the
    natural logarithm of the degree of each entry, and the lowest finite float for empty slots and behind the
-   last entry. `columns` is at least the length of the layer's longest track. */
+   last entry. `columns` is at least the length of the layer's longest track. Waits only if the host does not
+   know the lengths. */
 KVMELD_API kvmeld_status kvmeld_log_degrees(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                             float* bias, int64_t head_stride, uint32_t columns);
 /* What the last compression of a sequence found. */
@@ -357,17 +387,19 @@ enum {
   KVMELD_WARN_EVICTED = 4,          /* entries were evicted to reach the budget */
   KVMELD_WARN_OVERFULL = 8          /* entries beyond the capacity were dropped */
 };
-/* The warnings of all tracks of a sequence, as a sum of bits. */
+/* The warnings of all tracks of a sequence, as a sum of bits. Waits. */
 KVMELD_API kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, uint32_t* warnings);
 
 /* --- attention ----------------------------------------------------------------------------------------- */
 
 /* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included. It is
    causal. The last query is that of the last token, pending ones included. The n tokens must have come since
-   the last compression, which is not checked. Each query takes time in proportion to its track. queries and
-   scale are as in kvmeld_observe. out has the form of queries, but value_dim channels, and their element type
-   or float32. lse gets natural log-sum-exps, or is null. A query that sees no entry gets zeros, and the
-   lowest finite float as its log-sum-exp. Sums are in float. */
+   the last compression, which is not checked. Each query takes time in proportion to its track. `queries` and
+   `scale` are as in kvmeld_observe. `out` has the form of queries, but value_dim channels, and their element
+   type or float32. `lse` gets natural log-sum-exps, lse[head * lse_stride + i], or is null. A query that sees
+   no entry gets zeros, and the lowest finite float as its log-sum-exp. Sums are in float. Does not wait.
+   Example: two entries have the degrees 3 and 1 and the values 1 and 5. A query whose products with both keys
+   are 0 gets 2, and lse ln 4. */
 KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                        kvmeld_element element, void const* queries, int64_t head_stride,
                                        int64_t row_stride, kvmeld_element out_element, void* out,
@@ -376,16 +408,19 @@ KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint3
 
 /* --- saving -------------------------------------------------------------------------------------------- */
 
-/* The number of bytes that kvmeld_save writes. */
+/* The number of bytes that kvmeld_save writes. Waits, and takes about as long as kvmeld_save. */
 KVMELD_API kvmeld_status kvmeld_saved_bytes(kvmeld_cache cache, uint32_t sequence, size_t* bytes);
 /* Writes the ledger of a sequence, pending tokens included, with a checksum. `bytes` is the room in `out`.
-   The engine keeps the rows of K and V. */
+   The engine keeps the rows of K and V. Takes time in proportion to the entries. Waits. Refused if the room
+   is too small. */
 KVMELD_API kvmeld_status kvmeld_save(kvmeld_cache cache, uint32_t sequence, void* out, size_t bytes);
 /* Opens a closed sequence as the one that was saved, in this cache or another one in which it goes on alike.
    The policy, what its scores depend on (windows, rotation), and of the options layers, heads, channels,
    element, scope, ignore_degree, padded, first_layer and first_kv_head have to agree; the others may differ,
-   but options.bias has to suit the degrees. The engine restores the rows. Refuses bytes that do not fit, that
-   were changed, or that another version of the format wrote. */
+   but options.bias has to suit the degrees. The engine restores the rows. May wait. Refuses bytes that do not
+   fit, that were changed, or that another version of the format wrote. Example: a sequence was saved with 6
+   entries in a track and 8 tokens seen. The resumed one has both, and the engine copies rows 0 to 5 of the
+   track. */
 KVMELD_API kvmeld_status kvmeld_resume(kvmeld_cache cache, uint32_t sequence, void const* from, size_t bytes);
 
 #ifdef __cplusplus
