@@ -266,8 +266,9 @@ class Cache:
         stream for its tensors, and the default stream (0) for others. It must outlive the cache.
 
     On a CUDA device (kvmeld.cuda says whether this build has it) the tensors of all arguments lie on the device of
-    keys. Calls enqueue their work and return, in the order of the stream. Those that return numbers wait for it;
-    longest() and lengths() only after a compression by thresholds, with `over`, or with `keep`.
+    keys. Calls enqueue their work to the stream and return, in the order of the calls. "Waits" in a method's text means:
+    waits for the stream, on a device. Some methods wait only for unknown lengths: those after a compression by
+    thresholds, with `over`, or with `keep`, and after drop_positions() among compressed tokens.
 
     A refused call changes nothing and raises ValueError with the library's text. An argument of a wrong type raises
     TypeError: numbers of things are integers (of NumPy, too) from 0 on, no floats, booleans or texts. A lack of memory
@@ -376,7 +377,8 @@ class Cache:
         self.close_all()
 
     def close_all(self) -> None:
-        """Frees the ledger and gives the tensors back. Later calls raise ValueError."""
+        """Frees the ledger and gives the tensors back. Later calls raise ValueError. Does not wait: on a device, work that
+        was enqueued before still uses the tensors."""
         if not self._closed:
             self._c.destroy()
             self._closed = True
@@ -396,48 +398,57 @@ class Cache:
     def open(self, sequence: int, tokens: int = 0, frozen: int = 0) -> None:
         """Begins a sequence that is not open. The rows of its first `tokens` tokens lie in keys and values already. The
         first `frozen` entries are never written or moved. Refused if `tokens` exceeds the capacity, or `frozen` exceeds
-        `tokens`. Takes time in proportion to the capacity."""
+        `tokens`. Takes time in proportion to the capacity. Does not wait."""
         self._c.open(_index(sequence, "sequence"), _index(tokens, "tokens"), _index(frozen, "frozen"))
 
     def close(self, sequence: int) -> None:
-        """Ends a sequence; its number can be opened again."""
+        """Ends a sequence; its number can be opened again. Does not wait."""
         self._c.close(_index(sequence, "sequence"))
 
     def append(self, sequences: Numbers, counts: Numbers) -> None:
         """Makes room for counts[i] pending tokens behind each track of sequences[i]. The caller writes the
         rows of these tokens. In each track they begin at the slot that lengths() gave before this call.
-        Refused if a track has too little room."""
+        Waits only if a bound of the lengths leaves too little room. Refused if a track has too little room.
+
+        A track with 4 entries, of which 6 tokens were seen, is 7 long after append(0, 3): slots 4 to 6 have the positions
+        6 to 8. commit(0, 2) then leaves 6 entries, and 8 tokens seen."""
         self._c.append(_indices(sequences, "sequences"), _indices(counts, "counts"))
 
     def commit(self, sequences: Numbers, accepted: Numbers) -> None:
-        """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others. Refused if fewer are
-        pending."""
+        """Keeps the first accepted[i] pending tokens of sequences[i] and drops the others. Does not wait. Refused if fewer
+        are pending."""
         self._c.commit(_indices(sequences, "sequences"), _indices(accepted, "accepted"))
 
     def fork(self, source: int, into: int) -> None:
         """Copies a sequence, which has nothing pending, into the closed sequence `into`: rows, degrees, positions and
-        scores."""
+        scores. Does not wait."""
         source, into = _index(source, "source"), _index(into, "into")
         self._check_held()
         self._c.fork(source, into)
 
     def truncate(self, sequence: int, tokens: int) -> None:
-        """Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Refused while tokens are
-        pending, if a token that would go was there at a compression that changed the sequence, and if frozen entries
-        would go."""
+        """Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Waits only if it goes back to
+        before a gap that drop_positions() or shift() left. Refused while tokens are pending, if a token that would go was
+        there at a compression that changed the sequence, and if frozen entries would go.
+
+        Of 8 tokens, 6 were there at the last compression. Then truncate(0, 7) forgets one entry of every track, and
+        truncate(0, 5) is refused."""
         self._c.truncate(_index(sequence, "sequence"), _index(tokens, "tokens"))
 
     def drop_positions(self, sequence: int, first: int, last: int) -> None:
         """Drops the entries at positions first to last - 1 from every head of every layer, in place: a document or a
         tool's output leaves the middle of a context.
 
-        What stays moves to the beginning of its head and keeps its order, degree, position and scores. An entry goes or
-        stays by its own position, with all the tokens it stands for: one that merged tokens of the range, and lies
-        outside, stays as it is. What a policy pins (sinks, recents) goes too. tokens() stays, and positions do not
-        close up: shift(sequence, first - last, first=last) or renumber() closes the gap. truncate() can still go back
-        to every token that came after the last compression (with padded: only to tokens(), if heads get empty slots).
-        Queries that are observed together afterwards are of tokens from `last` on. Refused while tokens are pending, if
-        the range is not within tokens(), and if it holds a frozen entry.
+        The other entries move to the beginning of their head and keep their order, degrees, positions and scores. An
+        entry goes or stays by its own position, with all the tokens it stands for: an entry outside the range stays as it
+        is, even if it merged tokens of the range. What a policy pins (sinks, recents) goes too. tokens() stays, and
+        positions do not close up: shift(sequence, first - last, first=last) or renumber() closes the gap. truncate() can
+        still go back to every token that came after the last compression (with padded: only to tokens(), if heads get
+        empty slots).
+        Queries that are observed together afterwards are of tokens from `last` on. Waits only if the sequence has frozen
+        entries. Refused while tokens are pending, if the range is not within tokens(), and if it holds a frozen entry.
+
+        Of the positions 0, 2, 4, 5, 6, 7, drop_positions(0, 1, 5) drops 2 and 4.
         """
         sequence = _index(sequence, "sequence")
         first, last = _position(first, "first"), _position(last, "last")
@@ -457,12 +468,14 @@ class Cache:
 
         Entries below `first` (sinks) stay; an offset of 0 changes nothing. Logits stay the same, up to rounding, for
         queries that are rotated likewise, merged keys included. tokens(), budgets that are a share of the tokens and
-        truncate() count by the new positions; what truncate() refuses to part moves along. Refused while tokens are
-        pending, if `first` is above tokens(), if an entry would come to a position below 0 or not above one that stays,
-        and if a key that would turn is frozen.
+        truncate() count by the new positions; the tokens that truncate() cannot part move along. Waits. Refused while
+        tokens are pending, if `first` is above tokens(), if an entry would come to a position below 0 or not above one that
+        stays, and if a key that would turn is frozen.
 
         rope, rope_base, frequencies: how keys lie rotated, as for renumber(). Keys turn in place by `offset` positions;
             with "none" they stay as they lie.
+
+        The positions 0, 5, 6, 7, with 8 for the next token, are 0, 1, 2, 3 and 4 after shift(0, -4, first=5).
         """
         sequence, turned = _index(sequence, "sequence"), _rotation(rope, rope_base, frequencies)
         offset, first = _position(offset, "offset"), _position(first, "first")
@@ -477,7 +490,7 @@ class Cache:
         The newest entry of every head comes to longest - 1, the one before it to longest - 2, and so on, where longest
         is the length of the longest head. The next token has position longest, and later budgets that are a share of
         the tokens count from it. Logits change, because entries come closer to each other and to later queries. Queries
-        that a policy keeps do not turn: show the last ones again before the next compression. Refused while tokens are
+        that a policy keeps do not turn: show the last ones again before the next compression. Waits. Refused while tokens are
         pending, if a key that would turn is frozen, and if padded heads have empty slots.
 
         rope: how keys lie rotated. Keys turn in place by as much as their positions change. "half_split" pairs channel
@@ -494,13 +507,14 @@ class Cache:
     # --- compression
 
     def needs(self) -> Needs:
-        """What the policy has to be shown before it compresses."""
+        """What the policy has to be shown before it compresses. Does not wait."""
         when, rows, queries = self._c.needs()
         return Needs(_OBSERVATIONS[when], rows, queries)
 
     def observe(self, layer: int, sequence: int, queries: Any, lse: Any = None, scale: Optional[float] = None) -> None:
-        """Shows the policy the queries of the last n tokens of a sequence in one layer. Refused while tokens are
-        pending, and if n exceeds the entries of a track or, with padded, the tokens since the last compression.
+        """Shows the policy the queries of the last n tokens of a sequence in one layer. Waits only for unknown lengths.
+        Refused while tokens are pending, and if n exceeds the entries of a track or, with padded, the tokens since the
+        last compression.
 
         queries: [query_heads, n, head_dim], rotated as for attention; float32, float16 or bfloat16; channels lie side
             by side. Only read.
@@ -508,6 +522,9 @@ class Cache:
             policy needs them and they are not given, kvmeld computes the attention first, which takes about as long
             again.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
+
+        The last query has the logits 0, 0 and ln 2 on the three entries of a track, so its lse is ln 4. The scores of "h2o"
+        grow by 1/4, 1/4 and 1/2.
         """
         layer, sequence = _index(layer, "layer"), _index(sequence, "sequence")
         self._check_held(min(layer, self.layers))
@@ -515,19 +532,20 @@ class Cache:
 
     def observe_rows(self, layer: int, sequence: int, rows: Any) -> None:
         """Shows the policy probabilities: float32 [query_heads, n, entries], those of the last n queries of a
-        sequence on the entries of the layer's tracks, as many columns as the longest track at least. Only read."""
+        sequence on the entries of the layer's tracks, as many columns as the longest track at least. Only read. Does not
+        wait. Refused by policies that need queries."""
         self._c.observe_rows(_index(layer, "layer"), _index(sequence, "sequence"), _detached(rows, "rows"))
 
     def set_scores(self, layer: int, sequence: int, scores: Any) -> None:
         """Sets scores of the caller's own, for policies with score=given: float32 [kv_heads, entries], pending entries
-        included. NaN ranks lowest. Only read."""
+        included. NaN ranks lowest. Only read. Does not wait."""
         self._c.set_scores(_index(layer, "layer"), _index(sequence, "sequence"), _detached(scores, "scores"))
 
     def compress(
         self, sequences: Numbers, budget: Budget, *, over: str = "head", floor: float = 0.2, keep: bool = False
     ) -> None:
         """Shrinks sequences to a budget, in place, in every layer and head. What stays moves to the beginning of its
-        track and keeps its order. Refused while tokens are pending, if the budget is smaller than what the policy
+        track and keeps its order. Does not wait. Refused while tokens are pending, if the budget is smaller than what the policy
         pins, and if the policy ranks by attention and was shown none of a layer. The time depends on the
         policy (docs/performance.md).
 
@@ -538,6 +556,10 @@ class Cache:
         floor: the share of its own budget, 0 to 1, that each of these tracks keeps. Not read if over is "head".
         keep: for a track that merging does not bring to its budget. True: it stays longer. False: its entries with the
             lowest scores are evicted.
+
+        The 6 entries of a track have the keys (9, 0), (1, 0), (1, 0.1), (1, 0.2), (0, 1) and (0, 9). With the policy
+        "chelsea" and the budget 4, slots 1, 2 and 3 become one entry: degree 3, position 2, key (1, 0.1), their mean. The
+        first and the last entry are pinned. Slots 0 to 3 then have the positions 0, 2, 4 and 5.
         """
         listed = _indices(sequences, "sequences")
         entries, ratio = (0, float(budget)) if _is_share(budget) else (_index(budget, "budget"), 0.0)
@@ -550,26 +572,26 @@ class Cache:
 
     def tokens(self, sequence: int) -> int:
         """Tokens seen, pending ones included: the position of the next token. `renumber` sets them to the length of the
-        longest head."""
+        longest head. Does not wait."""
         return self._c.tokens(_index(sequence, "sequence"))
 
     def longest(self, sequence: int) -> int:
-        """The length of the longest track of a sequence."""
+        """The length of the longest track of a sequence. Waits only for unknown lengths."""
         return self._c.longest(_index(sequence, "sequence"))
 
     def lengths(self, sequence: int) -> np.ndarray:
         """The length of each track of a sequence, pending entries and empty slots (padded) included: uint32
-        [layers, kv_heads]."""
+        [layers, kv_heads]. Waits only for unknown lengths."""
         out = np.empty((self.layers, self.kv_heads), np.uint32)
         self._c.lengths(_index(sequence, "sequence"), out)
         return out
 
     def degrees(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        """How many tokens each entry of a track stands for: float32 [length]; 0 for empty slots (padded)."""
+        """How many tokens each entry of a track stands for: float32 [length]; 0 for empty slots (padded). Waits."""
         return self._of_track(self._c.degrees, np.float32, layer, sequence, kv_head)
 
     def positions(self, layer: int, sequence: int, kv_head: int) -> np.ndarray:
-        """The token position that the key of each entry of a track is rotated for: int32 [length]."""
+        """The token position that the key of each entry of a track is rotated for: int32 [length]. Waits."""
         return self._of_track(self._c.positions, np.int32, layer, sequence, kv_head)
 
     def _of_track(self, call: Any, kind: Any, layer: int, sequence: int, kv_head: int) -> np.ndarray:
@@ -578,7 +600,8 @@ class Cache:
 
     def log_degrees(self, layer: int, sequence: int, columns: Optional[int] = None, out: Any = None) -> Any:
         """What attention adds to logits: float32 [query_heads, columns], the natural logarithm of the degree of each
-        entry, and the lowest finite float for empty slots and behind the last entry of a track.
+        entry, and the lowest finite float for empty slots and behind the last entry of a track. Waits only for unknown
+        lengths.
 
         columns: longest(sequence) without it; at least the length of the layer's longest track.
         out: where to write it, of as many columns; returned. A new array without it: of NumPy, or on a device of
@@ -595,7 +618,7 @@ class Cache:
     def warnings(self, sequence: int) -> int:
         """What the last compression of a sequence found, as a sum of bits: 1: rows with NaN or infinity, which never
         merge; 2: a track is longer than its budget, and nothing was left that could merge; 4: entries were evicted to
-        reach the budget; 8: entries beyond the capacity were dropped."""
+        reach the budget; 8: entries beyond the capacity were dropped. Waits."""
         return self._c.warnings(_index(sequence, "sequence"))
 
     # --- attention
@@ -614,13 +637,16 @@ class Cache:
 
         It is causal. The last query is that of the last token, pending ones included. The n tokens must have come since
         the last compression, which is not checked. A query that sees no entry gets zeros, and the lowest finite float
-        as its log-sum-exp. Sums are in float.
+        as its log-sum-exp. Sums are in float. Does not wait.
 
         queries: as in observe.
         out: [query_heads, n, head_dim of the values], float32 or the type of the queries; written. It must not overlap
             other tensors. Without it a new float32 array: of NumPy, or on a device of PyTorch.
         lse: float32 [query_heads, n]; if given, it gets the natural log-sum-exps.
         scale: logits are scale * q.k; 1 / sqrt(head_dim) without it.
+
+        Two entries have the degrees 3 and 1 and the values 1 and 5. A query whose products with both keys are 0 gets 2, and
+        ln 4 as its log-sum-exp.
         """
         layer, sequence = _index(layer, "layer"), _index(sequence, "sequence")
         if out is None:
@@ -638,7 +664,7 @@ class Cache:
 
     def save(self, sequence: int) -> bytes:
         """The ledger of a sequence, pending tokens included, with a checksum. The caller keeps the rows of keys and
-        values."""
+        values. Waits."""
         return self._c.save(_index(sequence, "sequence"))
 
     def resume(self, sequence: int, saved: bytes) -> None:
@@ -646,8 +672,11 @@ class Cache:
 
         Policy, layers, heads, head_dims, element type, scope, ignore_degree, padded, first_layer and first_kv_head have
         to agree; capacity, number of sequences, pages and the other options may differ, but bias has to suit the
-        degrees. The caller restores the rows. Refuses bytes that do not fit, that were changed, or that another version
-        of the format wrote."""
+        degrees. The caller restores the rows. May wait. Refuses bytes that do not fit, that were changed, or that another
+        version of the format wrote.
+
+        A sequence was saved with 6 entries in a track and 8 tokens seen. The resumed one has both, and the caller copies
+        rows 0 to 5 of the track."""
         if not isinstance(saved, bytes):
             raise _type_refusal("saved", saved, "bytes")
         self._c.resume(_index(sequence, "sequence"), saved)
