@@ -362,7 +362,7 @@ class KVMeldCache(_model.Growing):
             self._real = self._real[:, :kept]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Sequence i becomes a copy of sequence beam_idx[i]."""
+        """Sequence i becomes a copy of sequence beam_idx[i]. beam_idx: [sequences], whole numbers."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -371,7 +371,8 @@ class KVMeldCache(_model.Growing):
             self._select([s for s in range(self.batch_size) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Sequence i becomes a copy of sequence indices[i], and there are as many sequences as indices."""
+        """Sequence i becomes a copy of sequence indices[i], and there are as many sequences as indices. indices: [n], whole
+        numbers, or n booleans that mark what stays."""
         if self.cache is not None:
             self._select([int(i) for i in torch.arange(self.batch_size)[indices.cpu()]])
 

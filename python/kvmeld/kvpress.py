@@ -31,7 +31,8 @@ class MeldPress(BasePress):
 
     kvpress's attention adds nothing to logits, so every entry counts as one token, whatever its degree. Policies that
     merge do better with kvmeld.hf, where attention adds log degrees. Tensors have to be in host memory or (if kvmeld was
-    built with CUDA) on a CUDA device, as float32, float16 or bfloat16; others raise ValueError. Prompts must have no padding, which is not checked.
+    built with CUDA) on a CUDA device, as float32, float16 or bfloat16; others raise ValueError. Prompts must have no
+    padding. The press does not check it.
     """
 
     policy: str

@@ -32,8 +32,11 @@ _MODULES = (
 class Report(NamedTuple):
     """How well weights fit passages that were not learned from.
 
-    r2: [layers, kv_heads] share of the variance of log scores. rank: [layers, kv_heads] rank correlation. overlap: of the best
-    quarter of all entries of a passage, the share that the weights find. ridge: the one that was chosen. tokens: learned from.
+    r2: float64 [layers, kv_heads], the share of the variance of the scores' natural logarithms that the weights explain.
+    rank: float64 [layers, kv_heads], the rank correlation of predicted and true scores.
+    overlap: the share of the best quarter of a passage's entries that the weights find.
+    ridge: the strength of the ridge that was chosen.
+    tokens: how many tokens the weights were learned from.
     """
 
     r2: np.ndarray
@@ -124,7 +127,7 @@ class _Sums:
         self.gram, self.product, self.square = (0, 0, 0) if other is None else (other.gram, other.product, other.square)
 
     def add(self, features: Any, wanted: Any) -> None:
-        """features: [tracks, n, f]; wanted: [tracks, n]."""
+        """Adds n entries of each track: features [tracks, n, f], and what is to be predicted of them, wanted [tracks, n]."""
         self.n += features.shape[1]
         self.gram = self.gram + features.transpose(1, 2) @ features
         self.product = self.product + (features.transpose(1, 2) @ wanted[..., None])[..., 0]
@@ -160,7 +163,7 @@ def _ranks(x: Any) -> Any:
 
 
 def _rank_correlation(a: Any, b: Any) -> Any:
-    """Of the last axis; there are hardly any ties."""
+    """The rank correlation of a and b along the last axis; there are hardly any ties."""
     x, y = _ranks(a), _ranks(b)
     x, y = x - x.mean(dim=-1, keepdim=True), y - y.mean(dim=-1, keepdim=True)
     return (x * y).sum(dim=-1) / (x.norm(dim=-1) * y.norm(dim=-1))
@@ -179,13 +182,16 @@ def learn(
 ) -> tuple[Learned, Report]:
     """The weights of a model for the score "learned", and how well they fit.
 
-    The model reads passages of the text (learning_text() without one), each twice, as KVzip has it. A ridge regression, solved in
-    double, predicts the logarithm of the largest attention that the second reading pays to an entry from its key. Its strength
-    is chosen by every fifth passage, from which the report comes; then it is fitted to all of them. Memory does not grow with
-    the number of passages. The same arguments give the same weights on the same machine.
+    The model reads passages of the text (learning_text() without one), each twice, as KVzip has it. A ridge regression,
+    solved in double, predicts the natural logarithm of the largest attention that the second reading pays to an entry from
+    its key. Its strength is chosen by every fifth passage, from which the report comes; then it is fitted to all of them.
+    Memory does not grow with the number of passages. The same arguments give the same weights on the same machine.
 
-    model, tokenizer: of transformers, in host memory or on one device. passages, tokens: how many, and how long (None: 1,024, or
-    as many as the model has positions for when it reads them twice). called: what the file is to call the model. progress: is called with the passages done, and their number.
+    model, tokenizer: of transformers, in host memory or on one device.
+    passages: how many passages the model reads.
+    tokens: the length of a passage. None: 1,024, or as many as the model has positions for when it reads them twice.
+    called: what the file is to call the model.
+    progress: is called with the number of passages done, and the number of all.
 
     Raises ValueError for models that KVMeldCache refuses, for those whose rotation is unknown, for passages that are longer than
     the model has positions for, and for a text that is too short.

@@ -41,7 +41,7 @@ KVMELD_HD inline float dot(float const* a, float const* b, std::uint32_t n) {
   return ordered_sum(n, [&](std::uint32_t c) { return a[c] * b[c]; });
 }
 
-/// Sum of (a[i] - b[i])^2 for i below n.
+/// The sum of (a[i] - b[i])^2 for i below n.
 KVMELD_HD inline float squared_distance(float const* a, float const* b, std::uint32_t n) {
   return ordered_sum(n, [&](std::uint32_t c) { return (a[c] - b[c]) * (a[c] - b[c]); });
 }
@@ -61,7 +61,7 @@ template <class At> KVMELD_HD float finite_norm(float square, std::uint32_t n, A
   return scaled < most * down ? scaled * up : most;
 }
 
-/// ||row||, see finite_norm.
+/// The Euclidean norm of a row of n floats; finite if the row is (see finite_norm).
 KVMELD_HD inline float row_norm(float const* row, std::uint32_t n) {
   return finite_norm(dot(row, row, n), n, [&](std::uint32_t c) { return row[c]; });
 }

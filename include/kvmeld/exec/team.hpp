@@ -16,7 +16,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Exclusive prefix and total of one value per lane, in lane order.
+/// What a scan of one value per lane gives a lane: sums in the order of the lanes.
 struct scan_result {
   std::uint32_t before, total;  ///< sum over the lanes before this one; sum over all lanes
 };

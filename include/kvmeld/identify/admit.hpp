@@ -39,9 +39,9 @@ struct round_schedule {
 
 namespace admit {
 
-/// A value for threshold::theta and for elements of threshold::per_layer: every candidate passes.
+/// A threshold, for threshold::theta and elements of threshold::per_layer, that every candidate passes.
 constexpr float everything = -2.0f;
-/// A value for the same places as `everything`: no candidate passes.
+/// A threshold, for the same members, that no candidate passes.
 constexpr float nothing = 2.0f;
 
 /// Admits candidates with a similarity strictly above `theta` (KVMerger section 4.2; default 0.75), or, if

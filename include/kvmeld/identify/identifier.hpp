@@ -23,10 +23,10 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// This declaration of an identifier is optional, and false where the identifier says nothing. So are those
-/// below, except `reads_live`. `makes_spans`: sources go to spans of slots (fate::spread) instead of sets.
-/// `admit` then also writes the step's span. As value weight, it writes how much of the source goes over (0
-/// to 1).
+/// An identifier may leave out this declaration, which then is false. The same holds for those below, except
+/// `reads_live`, which then is true. `makes_spans`: sources go to spans of slots (fate::spread) instead of
+/// sets. `admit` then also writes the step's span. As value weight, it writes how much of the source goes
+/// over (0 to 1).
 template <class Identify, class = void> struct makes_spans : std::false_type {};
 template <class Identify>
 struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
@@ -54,8 +54,8 @@ template <class Identify, class = void> struct fills_budget : std::false_type {}
 template <class Identify>
 struct fills_budget<Identify, std::enable_if_t<Identify::fills_budget>> : std::true_type {};
 
-/// `reads_live`: the identifier looks at the list of live entries; true where the identifier says nothing. An
-/// identifier that declares false gets no list, and live() of its round_view is 0.
+/// `reads_live`: the identifier looks at the list of live entries. The default is true. An identifier that
+/// declares false gets no list, and live() of its round_view is 0.
 template <class Identify, class = void> struct reads_live : std::true_type {};
 template <class Identify>
 struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::false_type {};

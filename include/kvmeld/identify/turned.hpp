@@ -49,15 +49,15 @@ template <class Rows, class Position> struct turned_rows {
 
 namespace identify {
 
-/// `Identify`, except that it compares keys rotated for `position(ledger, track, slot)` instead of keys as
-/// they lie. This gives EMS's similarity with positions of the caller's choice, for keys that lie unrotated.
-/// For keys that lie rotated it gives the similarity without positions: `position` is then minus the stored
-/// position. `Position` is a trivially copyable function object that answers
-/// `position_t operator()(ledger_ref const&, track, slot_t) const`, KVMELD_HD for devices. Only the
-/// comparison changes: rows merge as they lie. Heads that share a plan are turned back by the positions of
-/// the first of them. Every load of a row costs a sine and a cosine per pair of channels, and a power without
-/// rope.frequencies. Tuned forms of devices are not used. rope.positions and rope.map are not read. A
-/// rope.rotary_dim beyond the channels of a key counts as all of them.
+/// Does what `Identify` does, but turns each key for `position(ledger, track, slot)` before it compares keys.
+/// Where keys lie unrotated, this gives EMS's similarity with positions of the caller's choice. Where keys
+/// lie rotated, let `position` return minus the stored position: then the similarity is that of unrotated
+/// keys. `Position` is a trivially copyable function object that answers `position_t operator()(ledger_ref
+/// const&, track, slot_t) const`, KVMELD_HD for devices. Only the comparison changes: rows merge as they lie.
+/// Heads that share a plan are turned back by the positions of the first of them. Every load of a row costs a
+/// sine and a cosine per pair of channels, and a power without rope.frequencies. Tuned forms of devices are
+/// not used. rope.positions and rope.map are not read. A rope.rotary_dim beyond the channels of a key counts
+/// as all of them.
 template <class Identify, class Position> struct turned : Identify {
   static_assert(
       gives_similarity<Identify>::value,

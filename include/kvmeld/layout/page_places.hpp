@@ -19,7 +19,7 @@ inline namespace KVMELD_ABI {
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_places {
   page_table<Entry, Index> table;  ///< which pages a track has
   std::uint32_t page_size = 0;     ///< tokens of a page
-  /// In elements of the array, from one index to the next.
+  /// Distance from an index to the next, in elements of the array.
   std::int64_t page_stride = 0, layer_stride = 0, head_stride = 0;
 
   /// Index of a token's element.

@@ -28,7 +28,7 @@ template <class Entry, class Index = std::int32_t> struct page_table {
   /// CSR: where each row begins in `entries`. null: a row begins at its number.
   Index const* first = nullptr;
 
-  /// The number of a track's row.
+  /// The number of a track's row in the list of pages.
   KVMELD_HD std::int64_t row(track where) const {
     return std::int64_t{where.sequence} * sequence_stride + std::int64_t{where.layer} * layer_stride +
            std::int64_t{where.kv_head} * head_stride;

@@ -47,7 +47,7 @@ template <class First, class Second> struct blended : Second {
       : Second(and_by), first(by), weight(times), by_removal(times_removed) {}
 
   std::string name() const { return full_name_of(first) + "+" + full_name_of(second()); }
-  /// The score that counts once.
+  /// The second score, whose weight is 1.
   Second const& second() const { return *this; }
 
   std::size_t scratch_bytes(shape const& s, int lanes) const {

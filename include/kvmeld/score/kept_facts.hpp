@@ -28,7 +28,8 @@ public:
   /// Copies floats that phases can read to where the host can read them.
   using reader = std::function<std::vector<float>(float const*, std::size_t)>;
 
-  /// For a cache of this extent.
+  /// Begins without facts. `extent` is that of the cache. The facts call `read` for floats that lie where
+  /// phases read them.
   kept_facts(shape const& extent, reader read) : extent_(extent), read_(std::move(read)) {}
 
   /// Adds a number by its name.

@@ -37,8 +37,8 @@ namespace score {
 /// Table: 2 + window (1 + d) floats per query head, for d key channels.
 struct last_queries {
   std::uint32_t window = 8;  ///< queries that are kept of each query head, at least 1
-  /// How keys are rotated that lie in the cache unrotated, as in attention_params. Inactive: keys are used as
-  /// they lie. `frequencies` and `map` lie in memory that phases can read.
+  /// How keys turn when a score reads them, as in attention_params, if they lie unrotated in the cache.
+  /// Inactive: keys are used as they lie. `frequencies` and `map` lie in memory that phases can read.
   rope_params rope = {};
 
   /// The last queries are enough.

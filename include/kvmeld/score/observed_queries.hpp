@@ -52,9 +52,9 @@ public:
     block_of_rows const rows{member_, queries_, at(first), 1, head_, n, shown_.stride};
     load_scaled(team, query_, rows, scale_, channels_, to);
   }
-  /// The same rows before their rotation, and counts[i] = 1 for the finite ones of tokens at `least` or
-  /// later, 0 for the others. Returns how many count. `turns` is the table of rope_table. Collective; barrier
-  /// at the end.
+  /// Writes the rows of `load`, but turned back to what they were before their rotation. counts[i] becomes 1
+  /// if row i is finite and its token is at position `least` or later, else 0. Returns the sum of the counts.
+  /// `turns` is the table of rope_table. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD float load_unrotated(Team const& team, rope_params const& rope, double const* turns,
                                  std::uint32_t first, std::uint32_t n, std::int64_t least, float* to,

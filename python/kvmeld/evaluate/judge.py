@@ -35,8 +35,12 @@ SINGLY = 8  # tokens that are read one by one, for their speed
 
 @dataclass(frozen=True)
 class Case:
-    """A policy, by its name in the table and its text, the tracks that share a budget (or ONE_PLAN), and the budget as a
-    share."""
+    """A policy at a budget.
+
+    name: the policy's name in the table.
+    policy: its text.
+    over: the tracks that share a budget, or ONE_PLAN.
+    budget: a share of the tokens."""
 
     name: str
     policy: str
@@ -124,8 +128,8 @@ class Reading:
         return self._second
 
     def cache(self, policy: str, over: str) -> tuple[KVMeldCache, float]:
-        """A cache as if it had read the prompt itself, with all that the policy has to see; and the milliseconds that it
-        took to show it, the second reading included."""
+        """Returns a cache in the state that reading the prompt itself would leave, after the policy was shown all that it has
+        to see. Also returns the milliseconds that the showing took, the second reading included."""
         judge, n = self.judge, len(self.tokens)
         made = judge.cache(policy, over)
         first = self.first
@@ -251,8 +255,9 @@ class Judge:
     # --- questions
 
     def answers(self, cache: Any, asked: Sequence[tuple[Sequence[int], Question]]) -> list[dict[str, Any]]:
-        """What the model makes of the answers of questions, each behind the tokens given with it. The cache stays as it was:
-        each question goes to a copy of it, a sequence of a batch, padded on the left."""
+        """What the model makes of the answers of questions. Each question stands behind the tokens that are given with it.
+        The cache stays as it was: each question goes to a copy of it. The copies are the sequences of a batch, padded on the
+        left."""
         if not isinstance(cache, KVMeldCache):
             return [self._answer(cache, given, q) for given, q in asked]
         rows = [[*given, *q.answer[:-1]] for given, q in asked]

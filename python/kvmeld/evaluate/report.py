@@ -34,9 +34,10 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
     """Means over contexts, by (policy, over, budget), in the order of the rows.
 
     exact: the share of answers that are right in all tokens; of_full: the same over that of the full cache in the same
-    contexts; nats: of a token of the right answers; copy: the same of sentences to continue; kl: of the text read on, nats
-    a token to the full cache: each [mean, low, high], an interval of 95% by 2,000 draws of contexts. by_task: exact, by
-    the kind of question. The rest are plain means. Rows of one mode."""
+    contexts; nats: the loss of a token of the right answers, in nats; copy: the same of sentences to continue; kl: the
+    divergence from the full cache on the text that follows, in nats a token. Each is [mean, low, high], with an interval of
+    95% by 2,000 draws of contexts. by_task: exact, by the kind of question. The other numbers are plain means. All rows are
+    of one mode."""
     of: dict[Key, dict[int, dict[str, Any]]] = defaultdict(dict)
     for row in rows:
         of[key_of(row)][row["context"]] = row
@@ -80,8 +81,8 @@ def _own(summary: dict[Key, dict[str, Any]]) -> dict[Key, dict[str, Any]]:
 
 
 def front(summary: dict[Key, dict[str, Any]]) -> list[Key]:
-    """The policies and budgets that no other one beats in answers with as few bytes, to a percent of the full cache's; the
-    smallest first."""
+    """The policies and budgets that no other one beats: none gives more right answers with as few bytes. Those with the
+    fewest bytes come first. Bytes are rounded to a percent of the full cache's."""
     best, kept = -1.0, []
     for key, s in sorted(_own(summary).items(), key=lambda item: (round(_bytes(item[1]), 2), -item[1]["of_full"][0])):
         if s["of_full"][0] > best:

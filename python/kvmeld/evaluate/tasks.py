@@ -50,8 +50,11 @@ def shipped_text() -> str:
 
 @dataclass
 class Question:
-    """ask: tokens of the question, up to where the model's answer begins; lead: the first tokens of the answer, which are
-    given; answer: those that count."""
+    """A question, in tokens.
+
+    ask: the question, up to where the model's answer begins.
+    lead: the first tokens of the answer, which the model is given.
+    answer: the tokens of the answer that count."""
 
     task: str
     ask: list[int]
@@ -66,9 +69,12 @@ class Question:
 
 @dataclass
 class Context:
-    """tokens: the prompt up to the questions, of which the first `opening` open the dialogue; after: tokens of the text
-    behind it. texts: the passages, with their facts, and `between` what stands between two; copies: the sentences of the text to
-    continue."""
+    """A text to read, and what is asked about it.
+
+    tokens: the prompt up to the questions. Its first `opening` tokens open the dialogue.
+    after: the tokens of the text behind the prompt.
+    texts: the passages, with their facts. `between` stands between two of them.
+    copies: the sentences of the text to continue."""
 
     number: int
     tokens: list[int]

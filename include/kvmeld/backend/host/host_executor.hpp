@@ -79,8 +79,8 @@ public:
     return *this;
   }
 
-  /// Takes memory from `from` from now on: that of caches built later with this executor, or with a copy of
-  /// it, and their scratch.
+  /// Makes `from` the source of memory. Caches that are built later with this executor, or with a copy of it,
+  /// take their memory and scratch there.
   void use(host_allocator const& from) { allocator_ = from; }
 
   memory allocate(std::size_t bytes) const { return memory(bytes, allocator_); }

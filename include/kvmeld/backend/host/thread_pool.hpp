@@ -57,7 +57,7 @@ template <class F> using tells_emptiness = decltype(std::declval<F const&>().ope
 /// returned. The body throws nothing, and must not fork. Copies share the callable.
 class parallel_for {
 public:
-  /// Empty: must not be called.
+  /// Holds no loop, and must not be called.
   parallel_for() = default;
   /// Holds `f`, unless it is empty itself. `f` is called through a const reference. Executors that share it
   /// may call it at the same time, from the threads that use them.

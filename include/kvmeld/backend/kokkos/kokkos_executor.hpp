@@ -75,9 +75,9 @@ public:
         kernels_(other.kernels_) {
     make_staging();
   }
-  /// Takes over the other's staging.
+  /// Takes over all that the other executor holds.
   kokkos_executor(kokkos_executor&&) = default;
-  /// Takes over the contents of `other`.
+  /// Swaps with `other`, which then frees what this object held.
   kokkos_executor& operator=(kokkos_executor other) noexcept {
     std::swap(space_, other.space_);
     std::swap(tuning_, other.tuning_);

@@ -253,9 +253,9 @@ template <class Policy> shape shape_for(Policy const& policy) {
 /// with NaN or infinity merge with nothing; that nothing depends on what scratch begins with, on the number
 /// of lanes, or on the order of tiles; that lanes meet at the same barriers and stay within the scratch that
 /// was declared. A policy that passes gives the same bits on every backend, as far as these rows show.
-/// `extent` needs a capacity of at least 32, of which half and three eighths are the budgets. Host only.
-/// Starts up to 5 threads; takes a second, more where threads have to share a core or the policy pins many
-/// entries.
+/// `extent` needs a capacity of at least 32. The first compression has half of the capacity as its budget,
+/// the second three eighths. Host only. Starts up to 5 threads. Takes a second, or more if threads have to
+/// share a core or the policy pins many entries.
 template <class Policy> std::string policy_problem(Policy const& policy, shape const& extent) {
   if (extent.capacity < 32) {
     return refusal("policy_problem", "extent.capacity", extent.capacity, "at least 32");
