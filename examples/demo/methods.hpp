@@ -147,7 +147,7 @@ inline std::string kind_of(std::string const& method, tiny_llama::options const&
   if (method == "full") return "full";
   if (method == "ems") return "merge";
   composed const p = policy_of(method, o);
-  return p.merge.traits().drops ? "evict" : "merge";
+  return p.merge.facts_now().drops ? "evict" : "merge";
 }
 
 }  // namespace demo

@@ -1,4 +1,4 @@
-// expect: kvmeld: the merge function has no `static constexpr bool needs_score`
+// expect: kvmeld: the merge function has no `bool carries_degree\(\)`
 // A number is no merge function.
 #include <kvmeld/kvmeld.hpp>
 

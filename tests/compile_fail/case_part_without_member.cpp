@@ -24,8 +24,8 @@
 // expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
 // expect ADMIT_ALLOW: kvmeld: the admission has no `admission allow\(state, middle, round\)`
 // expect ADMIT_COPY: kvmeld: the admission is not trivially copyable
-// expect MERGE_NEEDS_SCORE: kvmeld: the merge function has no `static constexpr bool needs_score`
-// expect MERGE_COOPERATIVE: kvmeld: the merge function has no `static constexpr bool cooperative`
+// expect MERGE_OTHER_FACTS: kvmeld: the merge function states no `static constexpr merge_facts facts`
+// expect MERGE_FLAG: kvmeld: the merge function states no `static constexpr merge_facts facts`
 // expect MERGE_CARRIES_DEGREE: kvmeld: the merge function has no `bool carries_degree\(\)`
 // expect MERGE_SCRATCH: kvmeld: the merge function has no `std::size_t scratch_bytes\(shape, lanes\)`
 // expect MERGE_WEIGH: kvmeld: the merge function has no `float weight\(set_view, i\)`, and no `weigh\(wave, tile, pivot,
@@ -150,22 +150,20 @@ struct my_identifier {
 };
 
 struct my_merge {
-#if !defined(MERGE_NEEDS_SCORE)
+#if defined(MERGE_FLAG)
   static constexpr bool needs_score = false;
-#endif
-#if defined(MERGE_PREPARE) || defined(MERGE_WEIGH_TOGETHER)
-  static constexpr bool cooperative = true;
-#elif !defined(MERGE_COOPERATIVE)
-  static constexpr bool cooperative = false;
+#elif defined(MERGE_OTHER_FACTS)
+  static constexpr kvmeld::admission facts{};
+#elif defined(MERGE_PREPARE) || defined(MERGE_WEIGH_TOGETHER)
+  static constexpr kvmeld::merge_facts facts{&kvmeld::merge_facts::cooperative};
+#elif defined(MERGE_WEIGH_SPANS)
+  static constexpr kvmeld::merge_facts facts{&kvmeld::merge_facts::spreads};
 #endif
 #if !defined(MERGE_CARRIES_DEGREE)
   bool carries_degree() const { return true; }
 #endif
 #if !defined(MERGE_SCRATCH)
   std::size_t scratch_bytes(kvmeld::shape const&, int) const { return 0; }
-#endif
-#if defined(MERGE_WEIGH_SPANS)
-  static constexpr bool spreads = true;
 #endif
 #if defined(MERGE_WEIGH_TOGETHER)
   template <class Team> int prepare(Team const&, std::uint32_t) const { return 0; }

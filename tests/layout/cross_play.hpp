@@ -127,7 +127,7 @@ inline bool turns_keys(kvmeld::identify::centroids const& identify) {
 inline std::vector<preset> every_preset() {
   std::vector<preset> out;
   auto const add = [&](char const* name, auto const& policy) {
-    kvmeld::merge_traits const merge = kvmeld::traits_of_merge(policy.merge);
+    auto const merge = kvmeld::facts_of<kvmeld::merge_facts>(policy.merge);
     bool const repeats = std::decay_t<decltype(policy)>::identify_type::repeats;
     support::few_types([&](char const*, auto const& played) {
       out.push_back(

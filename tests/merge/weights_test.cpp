@@ -141,7 +141,7 @@ TEST_CASE("weights by hand: a set of three and an entry alone") {
 
 // A merge function of one's own, of everything that a set_view shows.
 struct by_view : kvmeld::merge::defaults {
-  static constexpr bool needs_score = true;
+  static constexpr kvmeld::merge_facts facts{&kvmeld::merge_facts::needs_score};
   float scale = 1;
   explicit by_view(float s) : scale(s) {}
   float weight(kvmeld::set_view const& set, std::uint32_t i) const {
@@ -163,8 +163,7 @@ struct by_last_channel : kvmeld::merge::defaults {
 // whole team reads the rows; each lane keeps one.
 struct longest_key {
   static constexpr char const* name = "longest_key";
-  static constexpr bool needs_score = false;
-  static constexpr bool cooperative = true;
+  static constexpr kvmeld::merge_facts facts{&kvmeld::merge_facts::cooperative};
   constexpr bool carries_degree() const { return true; }
   // Depends on the team, as buffers of lanes may.
   template <class Team> struct rows_of {

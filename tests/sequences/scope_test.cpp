@@ -75,7 +75,7 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
   auto const identifier = kvmeld::traits_of_identifier(policy.identify);
   bool const looks = identifier.makes_sets || identifier.makes_spans ||
                      kvmeld::traits_of_score(policy.score).reads_rows ||
-                     kvmeld::traits_of_merge(policy.merge).fits;
+                     kvmeld::facts_of<kvmeld::merge_facts>(policy.merge).fits;
   CHECK(((cache.warnings(2) & kvmeld::warning::nonfinite_rows) != 0) == looks);
   // plan + apply for two sequences, whatever order the plan has them in.
   cache.plan({2, 0}, budget::entries(26));

@@ -70,7 +70,7 @@ std::string tensors_problem(kv<Keys, Values> const& x, shape const& extent) {
 
 /// Why this merge function cannot merge values that are channels of the keys; empty if it can.
 template <class Values, class Merge> std::string latent_problem(Merge const& merge) {
-  merge_traits const m = traits_of_merge(merge);
+  merge_facts const m = facts_of<merge_facts>(merge);
   if (reads_keys<Values>::value && fit_of(merge).values) {
     return refusal("policy", "merge::fitted.values", "true",
                    "false, because values are channels of the keys (latent), and keys stay");
@@ -90,7 +90,7 @@ template <class Merge> std::string padding_problem(Merge const& merge, cache_opt
         "options", "padded", "true",
         "false with options.whole_plan, whose plans may be edited to lengths that the host does not know");
   }
-  if (traits_of_merge(merge).shares) {
+  if (facts_of<merge_facts>(merge).shares) {
     return refusal(
         "options", "padded", "true",
         "false, because the policy shares entries and no bias per slot can express members (or use "

@@ -3,6 +3,8 @@
 
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/merge/additive.hpp>
 #include <kvmeld/merge/drop.hpp>
@@ -12,7 +14,6 @@
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/unit_direction.hpp>
 #include <kvmeld/merge/weighted.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,8 @@ namespace compose {
 template <class... Merges> class any_merge_of {
   /// Whether the whole team weighs a set.
   template <class Merge>
-  static constexpr bool together = Merge::cooperative && !spreads_entries<Merge>::value;
+  static constexpr bool together =
+      stated_facts<merge_facts, Merge>.cooperative && !stated_facts<merge_facts, Merge>.spreads;
 
   /// The buffers of one merge function; nothing if it has none. They are named by the merge function, because
   /// two of them may have buffers of one type.
@@ -39,9 +41,7 @@ template <class... Merges> class any_merge_of {
 
 public:
   using choice = alternatives<Merges...>;
-  static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
-  static constexpr bool cooperative = true;
-  static constexpr bool spreads = true;
+  static constexpr merge_facts facts{&merge_facts::cooperative, &merge_facts::spreads, &merge_facts::fits};
 
   any_merge_of() = default;
   /// Holds a copy of the part.
@@ -53,8 +53,8 @@ public:
   std::string name() const {
     return of_.visit([](auto const& m) { return full_name_of(m); });
   }
-  merge_traits traits() const {
-    return of_.visit([](auto const& m) { return traits_of_merge(m); });
+  merge_facts facts_now() const {
+    return of_.visit([](auto const& m) { return facts_of<merge_facts>(m); });
   }
   bool carries_degree() const {
     return of_.visit([](auto const& m) { return m.carries_degree(); });
@@ -84,7 +84,7 @@ public:
       using type = std::decay_t<decltype(m)>;
       if constexpr (together<type>) {
         m.weigh(team, wave, keys, t, pivot, set, b.template of<type>());
-      } else if constexpr (!spreads_entries<type>::value) {
+      } else if constexpr (!stated_facts<merge_facts, type>.spreads) {
         if (team.lane() == 0) kvmeld::detail::weigh_set(m, wave, keys, t, pivot, set);
         team.sync();
       }
@@ -95,7 +95,7 @@ public:
                              member_list const& sources) const {
     of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
-      if constexpr (spreads_entries<type>::value || std::is_same_v<type, merge::drop>) {
+      if constexpr (contract::allows<merge_uses::weigh_spans, type>) {
         m.weigh_spans(team, wave, t, sources);
       }
     });

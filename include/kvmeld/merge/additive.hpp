@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -37,10 +38,7 @@ struct additive {
   additive_variant variant = additive_variant::mass_corrected;  ///< how the denominator is treated
 
   static constexpr char const* name = "additive";
-  static constexpr bool light = true;
-  static constexpr bool needs_score = false;
-  static constexpr bool cooperative = false;
-  static constexpr bool spreads = true;
+  static constexpr merge_facts facts{&merge_facts::spreads, &merge_facts::light};
   constexpr bool carries_degree() const { return variant == additive_variant::mass_corrected; }
   std::size_t scratch_bytes(shape const&, int) const { return team_sum_scratch(); }
 

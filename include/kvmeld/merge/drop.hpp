@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
@@ -16,8 +17,7 @@ namespace merge {
 /// With an identifier that makes sets, one entry of each set stays, unchanged.
 struct drop {
   static constexpr char const* name = "drop";
-  static constexpr bool needs_score = false;
-  static constexpr bool cooperative = false;
+  static constexpr merge_facts facts{&merge_facts::drops};
   constexpr bool carries_degree() const { return false; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 

@@ -4,14 +4,13 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/drop.hpp>
 
 #include <cstdint>
 #include <string>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -62,6 +61,7 @@ struct fitted : drop {
   std::uint32_t iterations = 16;  ///< steps of the fit of degrees, at least 1
 
   static constexpr char const* name = "fitted";
+  static constexpr merge_facts facts{&merge_facts::drops, &merge_facts::fits};
   /// Bounds of the factor that a compression gives a degree.
   static constexpr float least_factor = 0x1p-10f;
 
@@ -83,21 +83,9 @@ struct fitted : drop {
 
 }  // namespace merge
 
-/// A merge function that fits says so by `fit_options fit() const`.
-namespace merge_uses {
-template <class M> using fit = decltype(static_cast<fit_options>(std::declval<M const&>().fit()));
-}  // namespace merge_uses
-
-namespace detail {
-
-/// Whether a merge function may fit, by its type.
-template <class Merge> constexpr bool may_fit = contract::allows<merge_uses::fit, Merge>;
-
-}  // namespace detail
-
 /// What a merge function fits, as it is configured.
 template <class Merge> fit_options fit_of([[maybe_unused]] Merge const& merge) {
-  if constexpr (detail::may_fit<Merge>) {
+  if constexpr (stated_facts<merge_facts, Merge>.fits) {
     return merge.fit();
   } else {
     return {};

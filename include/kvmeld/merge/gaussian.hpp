@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/merge_function.hpp>
@@ -36,8 +37,7 @@ struct gaussian {
   bool scale_values_by_set_size = false;  ///< v* times #S (second version); excludes `degrees`
 
   static constexpr char const* name = "gaussian";
-  static constexpr bool needs_score = false;
-  static constexpr bool cooperative = true;
+  static constexpr merge_facts facts{&merge_facts::cooperative};
   constexpr bool carries_degree() const { return degrees; }
 
   /// Scratch of a tile.

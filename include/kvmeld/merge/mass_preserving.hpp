@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 
@@ -35,8 +36,7 @@ namespace merge {
 /// score::global.
 struct mass_preserving {
   static constexpr char const* name = "mass_preserving";
-  static constexpr bool needs_score = true;
-  static constexpr bool cooperative = false;
+  static constexpr merge_facts facts{&merge_facts::needs_score};
   constexpr bool carries_degree() const { return true; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 

@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -19,23 +20,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Optional declaration of a merge function, false if it is absent, like those below. `needs_similarity`: it
-/// weighs by the similarity of sources, and needs an identifier that gives similarities.
-template <class Merge, class = void> struct needs_similarity : std::false_type {};
-template <class Merge>
-struct needs_similarity<Merge, std::enable_if_t<Merge::needs_similarity>> : std::true_type {};
-/// `weighs_peaks`: it weighs by score, also where scores do not add up when entries merge (score_kind::peaks
-/// and log_peaks). Others that need scores refuse these.
-template <class Merge, class = void> struct weighs_peaks : std::false_type {};
-template <class Merge> struct weighs_peaks<Merge, std::enable_if_t<Merge::weighs_peaks>> : std::true_type {};
-/// `shares`: merged entries stay as members with their own norms (fate::share); the cache's ref is a
-/// shared_ref.
-template <class Merge, class = void> struct shares_entries : std::false_type {};
-template <class Merge> struct shares_entries<Merge, std::enable_if_t<Merge::shares>> : std::true_type {};
-/// `spreads`: it weighs spans (fate::spread) instead of sets, and needs an identifier that makes spans.
-template <class Merge, class = void> struct spreads_entries : std::false_type {};
-template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spreads>> : std::true_type {};
-
 /// A merge function says with which weights the members of a set become one entry. It has one of these forms:
 /// - `float weight(set_view, i)`: the weight of member i, for keys and values. The library asks once for each
 ///   member and divides the weights by their sum. If the sum is not above 0, or not finite, members weigh
@@ -48,13 +32,10 @@ template <class Merge> struct spreads_entries<Merge, std::enable_if_t<Merge::spr
 /// - `weigh_spans(team, wave, tile, sources)`, if `spreads`: the whole team calls it once per track, with the
 ///   spread sources; their value weights hold the identifier's masks
 ///
-/// A merge function declares `needs_score`, `cooperative` and `scratch_bytes(shape, lanes)`, and answers
-/// `carries_degree()`: whether a result stands for more tokens than its pivot did. If it does not, the
-/// library leaves every pivot's degree as it is, whatever `weigh` wrote.
+/// It has `scratch_bytes(shape, lanes)`, and answers `carries_degree()`: whether a result stands for more
+/// tokens than its pivot did. If it does not, the library leaves every pivot's degree as it is, whatever
+/// `weigh` wrote. Everything else it states in its `facts` (merge_facts).
 namespace merge_uses {
-template <class M> using needs_score = contract::flag<(M::needs_score ? true : false)>;
-template <class M> using cooperative = contract::flag<(M::cooperative ? true : false)>;
-template <class M> using together = std::enable_if_t<M::cooperative>;
 template <class M>
 using carries_degree = decltype(static_cast<bool>(std::declval<M const&>().carries_degree()));
 template <class M>
@@ -81,12 +62,11 @@ using weigh_spans = decltype(std::declval<M const&>().weigh_spans(std::declval<s
 namespace detail {
 
 /// Number of the first requirement that a merge function lacks, as require_merge_function counts; -1: none.
-template <class M, bool Together = contract::allows<merge_uses::together, M>,
-          bool Spreads = spreads_entries<M>::value>
+template <class M, bool Together = stated_facts<merge_facts, M>.cooperative,
+          bool Spreads = stated_facts<merge_facts, M>.spreads>
 constexpr int missing_in_merge_function = contract::first_missing<
-    std::is_trivially_copyable_v<M>, contract::allows<merge_uses::needs_score, M>,
-    contract::allows<merge_uses::cooperative, M>, contract::allows<merge_uses::carries_degree, M>,
-    contract::allows<merge_uses::scratch_bytes, M>,
+    std::is_trivially_copyable_v<M>, has_form_of_facts<merge_facts, M>(),
+    contract::allows<merge_uses::carries_degree, M>, contract::allows<merge_uses::scratch_bytes, M>,
     Spreads || !Together || contract::allows<merge_uses::prepare, M>,
     Spreads || !Together || contract::allows<merge_uses::weigh_together, M>,
     Spreads || Together || contract::allows<merge_uses::weight, M> || contract::allows<merge_uses::weigh, M>,
@@ -105,23 +85,25 @@ namespace detail {
 template <class Merge> constexpr void require_merge_function() {
   constexpr int missing = missing_in_merge_function<Merge>;
   static_assert(missing != 0, "kvmeld: the merge function is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the merge function has no `static constexpr bool needs_score`");
-  static_assert(missing != 2, "kvmeld: the merge function has no `static constexpr bool cooperative`");
-  static_assert(missing != 3, "kvmeld: the merge function has no `bool carries_degree()`");
-  static_assert(missing != 4, "kvmeld: the merge function has no `std::size_t scratch_bytes(shape, lanes)`");
-  static_assert(missing != 5,
+  static_assert(missing != 1, "kvmeld: the merge function states no `static constexpr merge_facts facts`");
+  static_assert(missing != 2, "kvmeld: the merge function has no `bool carries_degree()`");
+  static_assert(missing != 3, "kvmeld: the merge function has no `std::size_t scratch_bytes(shape, lanes)`");
+  static_assert(missing != 4,
                 "kvmeld: the merge function is cooperative, but has no `prepare(team, key_channels)`");
-  static_assert(missing != 6, "kvmeld: the merge function is cooperative, but has no "
+  static_assert(missing != 5, "kvmeld: the merge function is cooperative, but has no "
                               "`weigh(team, wave, keys, tile, pivot, members, buffers)`");
   static_assert(
-      missing != 7,
+      missing != 6,
       "kvmeld: the merge function has no `float weight(set_view, i)`, and no `weigh(wave, tile, pivot, "
       "members)`");
-  static_assert(missing != 8,
+  static_assert(missing != 7,
                 "kvmeld: the merge function spreads, but has no `weigh_spans(team, wave, tile, sources)`");
 }
 
 }  // namespace detail
+
+/// Whether a merge function keeps what it merged as members: the cache's ref is then a shared_ref.
+template <class Merge> struct shares_entries : std::bool_constant<stated_facts<merge_facts, Merge>.shares> {};
 
 /// Whether degrees of results grow. Members of shared entries are counted, whatever carries_degree() says.
 template <class Merge> bool adds_up(Merge const& merge) {
@@ -177,7 +159,7 @@ template <class Merge, class Keys> struct weigh_phase {
   KVMELD_HD std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, block); }
   std::size_t scratch_bytes(int lanes) const {
     return merge.scratch_bytes(wave.ledger.extent, lanes) +
-           (Merge::cooperative ? scratch_size(block * sizeof(slot_t)) : 0);
+           (stated_facts<merge_facts, Merge>.cooperative ? scratch_size(block * sizeof(slot_t)) : 0);
   }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -185,7 +167,7 @@ template <class Merge, class Keys> struct weigh_phase {
     std::uint32_t const begin = t.index * block;
     if (begin >= n || wave.state[t.item].merged == 0) return;
     std::uint32_t const count = min_of(block, n - begin);
-    if constexpr (Merge::cooperative) {
+    if constexpr (stated_facts<merge_facts, Merge>.cooperative) {
       auto const scratch = merge.prepare(team, keys.channels());
       slot_t* const pivots = team.template scratch<slot_t>(block);
       std::uint32_t const found = list_pivots(team, wave, t.item, begin, count, pivots);
@@ -213,7 +195,7 @@ template <class Merge> struct weigh_spans_phase {
   wave_ref wave;
   bool adds_degrees = adds_up(merge);
 
-  static constexpr bool light = is_light<Merge>::value, spans_blocks = light;
+  static constexpr bool light = stated_facts<merge_facts, Merge>.light, spans_blocks = light;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return merge.scratch_bytes(wave.ledger.extent, lanes); }
 

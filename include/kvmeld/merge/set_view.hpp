@@ -56,12 +56,12 @@ public:
   KVMELD_HD float degree(std::uint32_t i) const { return wave_.ledger.degree[in_ledger(i)]; }
   /// Token position of member `i`.
   KVMELD_HD position_t position(std::uint32_t i) const { return wave_.ledger.position[in_ledger(i)]; }
-  /// Score of member `i`. The merge function has to declare `needs_score`.
+  /// Score of member `i`. The merge function has to state `needs_score`.
   KVMELD_HD float score(std::uint32_t i) const { return wave_.score[wave_.at(t_.item, slot(i))]; }
   /// What the policy's score tells.
   KVMELD_HD score_kind scores() const { return wave_.scores; }
   /// Similarity of member `i` and the pivot, as the identifier found it; 1 for the pivot. The merge function
-  /// has to declare `needs_similarity`.
+  /// has to state `needs_similarity`.
   KVMELD_HD float similarity(std::uint32_t i) const {
     return is_pivot(i) ? 1.0f : wave_.similarity(t_.item, slot(i));
   }
@@ -108,13 +108,9 @@ private:
 
 namespace merge {
 
-/// What a merge function declares where it does not say otherwise; derive from it. It is for merge functions
-/// that answer `float weight(set_view, i)`.
+/// What a merge function has where it does not say otherwise; derive from it. It is for merge functions that
+/// answer `float weight(set_view, i)`: degrees add, and no scratch is needed.
 struct defaults {
-  static constexpr bool needs_score = false;       ///< weighs by score
-  static constexpr bool weighs_peaks = false;      ///< also by scores that do not add up (set_view::scores)
-  static constexpr bool needs_similarity = false;  ///< weighs by similarity to the pivot
-  static constexpr bool cooperative = false;       ///< `weigh` takes the whole team
   constexpr bool carries_degree() const { return true; }
   std::size_t scratch_bytes(shape const&, int) const { return 0; }
 };

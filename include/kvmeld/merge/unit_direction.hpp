@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -25,9 +26,8 @@ namespace merge {
 ///   Any kernel can read it
 template <bool Shared> struct unit_direction {
   static constexpr char const* name = Shared ? "shared" : "collapsed";
-  static constexpr bool needs_score = true;
-  static constexpr bool cooperative = true;
-  static constexpr bool shares = Shared;
+  static constexpr merge_facts facts = changed_facts(
+      merge_facts{&merge_facts::needs_score, &merge_facts::cooperative}, &merge_facts::shares, Shared);
   constexpr bool carries_degree() const { return !Shared; }
 
   /// Rows that a tile reads at a time. One per lane would leave room for one block per multiprocessor.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/merge/set_view.hpp>
 
 #include <cmath>
@@ -32,8 +33,7 @@ struct degree_weighted : defaults {
 /// if that is a logarithm (learned). Weights are equal if their sum is 0 or not finite. Degrees add.
 struct score_weighted : defaults {
   static constexpr char const* name = "score_weighted";
-  static constexpr bool needs_score = true;
-  static constexpr bool weighs_peaks = true;
+  static constexpr merge_facts facts{&merge_facts::needs_score, &merge_facts::weighs_peaks};
   KVMELD_HD float weight(set_view const& set, std::uint32_t i) const {
     float const s = set.score(i);
     if (set.scores() == score_kind::peaks) return set.degree(i) * max_of(s, least);
@@ -57,7 +57,7 @@ struct similarity_weighted : defaults {
   constexpr explicit similarity_weighted(bool add_degrees) : degrees(add_degrees) {}
 
   static constexpr char const* name = "similarity_weighted";
-  static constexpr bool needs_similarity = true;
+  static constexpr merge_facts facts{&merge_facts::needs_similarity};
   constexpr bool carries_degree() const { return degrees; }
   KVMELD_HD float weight(set_view const& set, std::uint32_t i) const { return std::exp(set.similarity(i)); }
 };

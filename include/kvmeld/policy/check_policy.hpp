@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admission.hpp>
 #include <kvmeld/identify/identifier.hpp>
@@ -87,12 +88,12 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   }
   require_merge_function<Merge>();
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
-                !(has_run_time_traits<Identify>::value || has_run_time_traits<Merge>::value ||
+                !(has_run_time_traits<Identify>::value || has_facts_now<Merge> ||
                   has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
     constexpr score_traits s = static_score_traits<Score>();
     constexpr select_traits l = static_select_traits<Select>();
     constexpr identify_traits i = static_identify_traits<Identify>();
-    constexpr merge_traits m = static_merge_traits<Merge>();
+    constexpr merge_facts m = stated_facts<merge_facts, Merge>;
     static_assert(
         composes::something_to_weigh(i, m),
         "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");

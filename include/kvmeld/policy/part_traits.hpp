@@ -5,12 +5,10 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/identify/identifier.hpp>
-#include <kvmeld/merge/drop.hpp>
-#include <kvmeld/merge/fitted.hpp>
-#include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -40,12 +38,6 @@ struct identify_traits {
   bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
       drops_unmerged, fills_budget, reads_live;
   bool reads_rows;  ///< reads rows of keys, or of keys and values
-};
-/// What a merge function needs and gives: see is_merge_function.
-struct merge_traits {
-  bool needs_score, drops, shares, spreads, needs_similarity;  ///< see the contract of merge functions
-  bool fits;                                                   ///< fits what stays: merge::fitted
-  bool weighs_peaks;                                           ///< weighs by scores that do not add up, too
 };
 
 namespace detail {
@@ -85,17 +77,6 @@ template <class Identify> constexpr identify_traits static_identify_traits() {
           Identify::needs_keys};
 }
 
-/// See static_score_traits.
-template <class Merge> constexpr merge_traits static_merge_traits() {
-  return {Merge::needs_score,
-          std::is_base_of_v<merge::drop, Merge>,
-          shares_entries<Merge>::value,
-          spreads_entries<Merge>::value,
-          needs_similarity<Merge>::value,
-          may_fit<Merge>,
-          weighs_peaks<Merge>::value};
-}
-
 }  // namespace detail
 
 /// Traits of a part as it is configured.
@@ -122,46 +103,37 @@ template <class Identify> identify_traits traits_of_identifier(Identify const& p
     return detail::static_identify_traits<Identify>();
   }
 }
-/// Traits of a part as it is configured.
-template <class Merge> merge_traits traits_of_merge(Merge const& part) {
-  if constexpr (detail::has_run_time_traits<Merge>::value) {
-    return part.traits();
-  } else {
-    return detail::static_merge_traits<Merge>();
-  }
-}
-
 /// The rules of composition. A rule is a static_assert for parts fixed at compile time, and a refusal for
 /// parts chosen at run time.
 namespace composes {
-constexpr bool something_to_weigh(identify_traits i, merge_traits m) {
+constexpr bool something_to_weigh(identify_traits i, merge_facts m) {
   return i.makes_sets || i.makes_spans || m.drops || m.spreads;
 }
-constexpr bool spans_have_spreading(identify_traits i, merge_traits m) {
+constexpr bool spans_have_spreading(identify_traits i, merge_facts m) {
   return !i.makes_spans || m.spreads || m.drops;
 }
-constexpr bool spreading_has_spans(identify_traits i, merge_traits m) { return !m.spreads || i.makes_spans; }
+constexpr bool spreading_has_spans(identify_traits i, merge_facts m) { return !m.spreads || i.makes_spans; }
 constexpr bool centers_to_merge_into(select_traits s, identify_traits i) {
   return !i.needs_centers || s.makes_centers;
 }
 constexpr bool centers_of_use(select_traits s, identify_traits i) {
   return !s.makes_centers || i.needs_centers || !(i.makes_sets || i.makes_spans);
 }
-constexpr bool similarity_to_weigh_by(identify_traits i, merge_traits m) {
+constexpr bool similarity_to_weigh_by(identify_traits i, merge_facts m) {
   return !m.needs_similarity || i.gives_similarity;
 }
-constexpr bool centers_to_live_in(identify_traits i, merge_traits m) { return !m.shares || i.needs_centers; }
-constexpr bool scores_of_members(score_traits s, merge_traits m) { return !m.shares || s.scores_members; }
-constexpr bool scores_of_entries(score_traits s, select_traits l, identify_traits i, merge_traits m) {
+constexpr bool centers_to_live_in(identify_traits i, merge_facts m) { return !m.shares || i.needs_centers; }
+constexpr bool scores_of_members(score_traits s, merge_facts m) { return !m.shares || s.scores_members; }
+constexpr bool scores_of_entries(score_traits s, select_traits l, identify_traits i, merge_facts m) {
   return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
 }
-constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_traits m) {
+constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_facts m) {
   bool const peaks = s.gives == score_kind::peaks || s.gives == score_kind::log_peaks;
   bool const weighs = m.needs_score && !(peaks && m.weighs_peaks);
   return s.gives == score_kind::weights || !(weighs || (i.needs_score && i.makes_spans && !m.drops));
 }
-constexpr bool queries_to_fit_to(score_traits s, merge_traits m) { return !m.fits || s.keeps_queries; }
-constexpr bool evictions_to_fit(identify_traits i, merge_traits m) {
+constexpr bool queries_to_fit_to(score_traits s, merge_facts m) { return !m.fits || s.keeps_queries; }
+constexpr bool evictions_to_fit(identify_traits i, merge_facts m) {
   return !m.fits || !(i.makes_sets || i.makes_spans);
 }
 }  // namespace composes
@@ -169,7 +141,7 @@ constexpr bool evictions_to_fit(identify_traits i, merge_traits m) {
 namespace detail {
 
 /// Why these parts make no policy together; empty if they do.
-inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_traits m,
+inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_facts m,
                                        std::string const& name) {
   auto const no = [&](char const* part, char const* what, char const* condition) {
     return refusal(message("policy ", name), part, what, condition);
@@ -256,7 +228,7 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
   }
   if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
   return detail::composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
-                                     traits_of_identifier(p.identify), traits_of_merge(p.merge),
+                                     traits_of_identifier(p.identify), facts_of<merge_facts>(p.merge),
                                      name_of_policy(p));
 }
 

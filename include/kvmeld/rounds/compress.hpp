@@ -175,7 +175,8 @@ template <class Policy> bool fits_rows(Policy const& p) { return fit_of(p.merge)
 /// Fits the values and degrees of the entries that the plan keeps. Nothing has moved yet.
 template <class Executor, class Policy, class Keys, class Values>
 void fit_rows(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
-  if constexpr (may_fit<typename Policy::merge_type> && may_keep_references<typename Policy::score_type>) {
+  if constexpr (stated_facts<merge_facts, typename Policy::merge_type>.fits &&
+                may_keep_references<typename Policy::score_type>) {
     if (fits_rows(p))
       launch(fit_rows_phase<Keys, Values>{fit_of(p.merge), references_of(p.score).count, x, launch.wave});
   }

@@ -39,7 +39,7 @@ template <class Executor> struct launcher {
 };
 
 /// Whether the merge function turns sources of sets and spans into evictions, as merge::drop does.
-template <class Policy> bool dissolves_sets(Policy const& p) { return traits_of_merge(p.merge).drops; }
+template <class Policy> bool dissolves_sets(Policy const& p) { return facts_of<merge_facts>(p.merge).drops; }
 
 /// Whether the policy merges rows; otherwise it only evicts.
 template <class Policy> bool merges_rows(Policy const& p) {

@@ -178,7 +178,7 @@ private:
   }
   /// Whether degrees are masses, whose sum may grow.
   template <class Merge> static bool has_masses(Merge const& merge) {
-    return traits_of_merge(merge).spreads || fit_of(merge).degrees;
+    return facts_of<merge_facts>(merge).spreads || fit_of(merge).degrees;
   }
 
   struct image {

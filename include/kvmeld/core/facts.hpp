@@ -1,0 +1,92 @@
+// What the parts of a policy state about themselves: one value of facts per part.
+#pragma once
+
+#include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
+
+#include <type_traits>
+#include <utility>
+
+namespace kvmeld {
+inline namespace KVMELD_ABI {
+
+// A part states its facts once: `static constexpr merge_facts facts{&merge_facts::needs_score};`. A fact that
+// is not named has its default, and a part without `facts` has all defaults. If the facts depend on the
+// parameters of the part, `facts` is what may hold, and the function `facts_now()` of the part returns what
+// holds.
+
+/// What a merge function needs and does; all false by default.
+struct merge_facts {
+  bool needs_score = false;  ///< weighs by score
+  /// Weighs by score also where scores do not add up when entries merge (score_kind::peaks and log_peaks).
+  /// Others that need scores refuse these.
+  bool weighs_peaks = false;
+  /// Weighs by the similarity of sources, and needs an identifier that gives similarities.
+  bool needs_similarity = false;
+  bool cooperative = false;  ///< the whole team weighs a set
+  /// Weighs spans (fate::spread) instead of sets, and needs an identifier that makes spans.
+  bool spreads = false;
+  /// Merged entries stay as members with their own norms (fate::share); the cache's ref is a shared_ref.
+  bool shares = false;
+  bool drops = false;  ///< turns sources of sets and spans into evictions, as merge::drop does
+  bool fits = false;   ///< may fit what stays: has `fit_options fit()`
+  bool light = false;  ///< makes a few operations per entry of a track and reads no rows
+
+  constexpr merge_facts() = default;
+  /// The facts that are named are true: merge_facts{&merge_facts::needs_score, &merge_facts::cooperative}.
+  template <class... More>
+  constexpr merge_facts(bool merge_facts::*fact, More... more) : merge_facts(more...) {
+    this->*fact = true;
+  }
+};
+
+/// `facts` with other values: changed_facts(facts, &merge_facts::light, false, ...).
+template <class Facts> constexpr Facts changed_facts(Facts facts) { return facts; }
+/// See above.
+template <class Facts, class T, class... More>
+constexpr Facts changed_facts(Facts facts, T Facts::*fact, T value, More... more) {
+  facts.*fact = value;
+  return changed_facts(facts, more...);
+}
+
+namespace detail {
+
+template <class Part> using facts_said = decltype(Part::facts);
+template <class Part> using facts_now = decltype(std::declval<Part const&>().facts_now());
+template <class Part> using needs_score_said = decltype(Part::needs_score);
+
+/// Whether the facts of a part depend on its parameters.
+template <class Part> constexpr bool has_facts_now = contract::allows<facts_now, Part>;
+
+template <class Facts, class Part, class = void> struct stated { static constexpr Facts facts{}; };
+template <class Facts, class Part>
+struct stated<Facts, Part, std::enable_if_t<std::is_same_v<decltype(Part::facts), Facts const>>> {
+  static constexpr Facts facts = Part::facts;
+};
+
+/// Whether a part states its facts as a constant of the right kind, or nothing. A member `needs_score` would
+/// be a fact that nobody reads.
+template <class Facts, class Part> constexpr bool has_form_of_facts() {
+  if constexpr (contract::allows<facts_said, Part>) {
+    return std::is_same_v<decltype(Part::facts), Facts const>;
+  } else {
+    return !contract::allows<needs_score_said, Part>;
+  }
+}
+
+}  // namespace detail
+
+/// What the type of a part states: stated_facts<merge_facts, Merge>.cooperative.
+template <class Facts, class Part> constexpr Facts stated_facts = detail::stated<Facts, Part>::facts;
+
+/// What holds for a part as it is configured: facts_of<merge_facts>(policy.merge).drops.
+template <class Facts, class Part> Facts facts_of([[maybe_unused]] Part const& part) {
+  if constexpr (detail::has_facts_now<Part>) {
+    return part.facts_now();
+  } else {
+    return stated_facts<Facts, Part>;
+  }
+}
+
+}  // namespace KVMELD_ABI
+}  // namespace kvmeld
