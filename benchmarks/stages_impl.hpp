@@ -302,7 +302,7 @@ private:
 
   /// A sum over the scores of every track, where a selector ranks by them.
   references pass_over_scores() {
-    if constexpr (!Policy::select_type::needs_score) {
+    if constexpr (!kvmeld::stated_facts<kvmeld::select_facts, typename Policy::select_type>.needs_score) {
       return {};
     } else {
       kvmeld::wave_ref const& wave = b_.wave();

@@ -6,7 +6,8 @@
 // expect SCORE_EVALUATE: kvmeld: the score has no `float importance\(view, i\)`, and no `evaluate\(team, view, out\)`
 // expect SCORE_ROWS: kvmeld: the score reads rows, but has no `evaluate\(team, view, rows, out\)`
 // expect SCORE_COPY: kvmeld: the score is not trivially copyable
-// expect SELECT_NEEDS_SCORE: kvmeld: the selector has no `static constexpr bool needs_score`
+// expect SELECT_OTHER_FACTS: kvmeld: the selector states no `static constexpr select_facts facts`
+// expect SELECT_FLAG: kvmeld: the selector states no `static constexpr select_facts facts`
 // expect SELECT_PINNED: kvmeld: the selector has no `pins pinned\(length, limit, frozen\)`
 // expect SELECT_ASSIGN: kvmeld: the selector has no `role choose\(view, i\)`, and no `assign\(team, view, pins\)`
 // expect SELECT_COPY: kvmeld: the selector is not trivially copyable
@@ -86,8 +87,10 @@ struct my_score {
 };
 
 struct my_selector {
-#if !defined(SELECT_NEEDS_SCORE)
+#if defined(SELECT_FLAG)
   static constexpr bool needs_score = false;
+#elif defined(SELECT_OTHER_FACTS)
+  static constexpr kvmeld::merge_facts facts{};
 #endif
 #if !defined(SELECT_PINNED)
   kvmeld::pins pinned(std::uint32_t, std::uint32_t, std::uint32_t) const { return {}; }

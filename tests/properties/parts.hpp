@@ -18,7 +18,8 @@ using tiers = never_drops<kvmeld::select::tiers>;  // not to below the budget
 
 // A selector of the tests' own: as `ends`, but the middle's entries with a score below `bar` are irrelevant.
 struct with_irrelevant : kvmeld::select::sinks_and_recents {
-  static constexpr bool needs_score = true, drops = true;
+  static constexpr kvmeld::select_facts facts{&kvmeld::select_facts::needs_score};
+  static constexpr bool drops = true;
   float bar = 1;
   template <class Team>
   void assign(Team const& team, kvmeld::select_view const& view, kvmeld::pins const& p) const {

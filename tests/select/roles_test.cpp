@@ -177,7 +177,7 @@ namespace {
 
 // A selector of one's own: it pins every entry whose score is at least `bar`, however many there are.
 struct above : kvmeld::select::defaults {
-  static constexpr bool needs_score = true;
+  static constexpr kvmeld::select_facts facts{&kvmeld::select_facts::needs_score};
   float bar = 0.0f;
   KVMELD_HD kvmeld::role choose(kvmeld::select_view const& track, std::uint32_t i) const {
     return track.score(i) >= bar ? kvmeld::role::pinned : kvmeld::role::mergeable;

@@ -195,7 +195,7 @@ TEST_CASE("which policies are exact") {
   support::engine_memory<float> memory(extent);
   support::each_eviction_preset([&](char const*, auto const& policy) {
     // Where a threshold decides, only a bound is known.
-    bool const counts = kvmeld::pins_exactly<std::decay_t<decltype(policy.select)>>::value;
+    bool const counts = kvmeld::facts_of<kvmeld::select_facts>(policy.select).pins_exactly;
     CHECK(support::make_cache(memory, policy).exact() == counts);
     CHECK(support::make_cache(memory, policy).exact(shortfall::keep) == counts);
   });

@@ -9,6 +9,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
@@ -167,7 +168,7 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
       }
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;
-      if (length <= limit && !shrinks && !traits_of_selector(policy.select).thins_any_track) return {};
+      if (length <= limit && !shrinks && !facts_of<select_facts>(policy.select).thins_any_track) return {};
       if (need_of(policy) && l.word(t, track_word::observed_rows) == 0) {
         return refusal(call, message("number of observed rows of ", track_name(t)), 0,
                        "at least 1, because the policy ranks entries by attention (call observe for every "

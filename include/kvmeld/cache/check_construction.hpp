@@ -7,6 +7,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/layout/latent.hpp>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/cache/merged_cache.hpp>
+#include <kvmeld/core/facts.hpp>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -129,7 +130,7 @@ template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget allowed,
                                                   shortfall fallback) {
   // The last slots of a track may be empty from now on, or the selector thins any track.
-  bool const thins = traits_of_selector(policy_.select).thins_any_track;
+  bool const thins = facts_of<select_facts>(policy_.select).thins_any_track;
   bool const guesses = guesses_budget(sequence, allowed);
   bool changes = sizes_.padded || thins || guesses;
   bool loses = (thins && !exact(fallback)) || guesses;  // what the host knew of the lengths

@@ -6,6 +6,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/policy/part_traits.hpp>
@@ -21,14 +22,14 @@ namespace detail {
 /// True for policies that keep exactly what their selector pins, and the centres. Their lengths follow from
 /// numbers alone.
 template <class Policy> bool keeps_pins_only(Policy const& p) {
-  return traits_of_identifier(p.identify).drops_unmerged && traits_of_selector(p.select).pins_exactly;
+  return traits_of_identifier(p.identify).drops_unmerged && facts_of<select_facts>(p.select).pins_exactly;
 }
 
 /// Whether the length after `compress` follows from the length before it and the budget. A policy that merges
 /// similar entries meets its budget only if enough rows are finite, which depends on data; it is exact if the
 /// fallback evicts the entries above the budget.
 template <class Policy> bool is_exact(Policy const& p, shortfall fallback) {
-  select_traits const s = traits_of_selector(p.select);
+  select_facts const s = facts_of<select_facts>(p.select);
   return keeps_pins_only(p) || (traits_of_identifier(p.identify).meets_budget && s.pins_exactly &&
                                 !s.makes_centers && fallback == shortfall::evict_lowest);
 }
@@ -95,16 +96,16 @@ public:
   }
   /// Number of rounds that a compression has to enqueue for a budget scope.
   std::uint32_t rounds(split_sum const& sum) const {
-    std::uint32_t const least = traits_of_selector(policy_.select).thins_any_track ? 1 : 0;
+    std::uint32_t const least = facts_of<select_facts>(policy_.select).thins_any_track ? 1 : 0;
     return max_of(least, kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed));
   }
   /// Number of those rounds that are likely to have something to do. If the host cannot count the pinned
   /// entries, it takes all entries for pinned: only the entries above the budget are sure to take part.
   std::uint32_t likely_rounds(std::uint32_t sequence, split_sum const& sum) const {
-    bool const counts = traits_of_selector(policy_.select).pins_exactly;
+    bool const counts = facts_of<select_facts>(policy_.select).pins_exactly;
     std::uint32_t const outside =
         counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[sequence]).total() : sum.held;
-    std::uint32_t const least = traits_of_selector(policy_.select).thins_any_track ? 1 : 0;
+    std::uint32_t const least = facts_of<select_facts>(policy_.select).thins_any_track ? 1 : 0;
     return max_of(least, kvmeld::likely_rounds(policy_.identify, sum.held, sum.allowed, outside));
   }
 

@@ -3,8 +3,8 @@
 
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/above.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -24,7 +24,6 @@ namespace compose {
 class any_selector {
 public:
   using choice = alternatives<select::top, select::sinks_and_recents, select::tiers, select::above>;
-  static constexpr bool needs_score = false;  ///< not all alternatives do; traits() tells
 
   any_selector() = default;
   /// Holds a copy of the part.
@@ -36,8 +35,8 @@ public:
   std::string name() const {
     return of_.visit([](auto const& s) { return full_name_of(s); });
   }
-  select_traits traits() const {
-    return of_.visit([](auto const& s) { return traits_of_selector(s); });
+  select_facts facts_now() const {
+    return of_.visit([](auto const& s) { return facts_of<select_facts>(s); });
   }
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return of_.visit([&](auto const& s) { return s.pinned(length, limit, frozen); });

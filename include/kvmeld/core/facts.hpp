@@ -40,6 +40,25 @@ struct merge_facts {
   }
 };
 
+/// What a selector needs and does; all false by default.
+struct select_facts {
+  bool needs_score = false;  ///< roles depend on scores
+  /// pinned().total() entries are pinned, pinned().centers more are centres, and all others drop or may
+  /// merge. The host can then count entries before a phase has run.
+  bool pins_exactly = false;
+  bool makes_centers = false;  ///< some entries get role::center
+  /// The budget is an upper bound, and compressions also take up tracks that are within it.
+  bool thins_any_track = false;
+  bool light = false;  ///< makes a few operations per entry of a track and reads no rows
+
+  constexpr select_facts() = default;
+  /// The facts that are named are true.
+  template <class... More>
+  constexpr select_facts(bool select_facts::*fact, More... more) : select_facts(more...) {
+    this->*fact = true;
+  }
+};
+
 /// `facts` with other values: changed_facts(facts, &merge_facts::light, false, ...).
 template <class Facts> constexpr Facts changed_facts(Facts facts) { return facts; }
 /// See above.

@@ -88,10 +88,10 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   }
   require_merge_function<Merge>();
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
-                !(has_run_time_traits<Identify>::value || has_facts_now<Merge> ||
-                  has_run_time_traits<Select>::value || has_run_time_traits<Score>::value)) {
+                !(has_run_time_traits<Identify>::value || has_facts_now<Merge> || has_facts_now<Select> ||
+                  has_run_time_traits<Score>::value)) {
     constexpr score_traits s = static_score_traits<Score>();
-    constexpr select_traits l = static_select_traits<Select>();
+    constexpr select_facts l = stated_facts<select_facts, Select>;
     constexpr identify_traits i = static_identify_traits<Identify>();
     constexpr merge_facts m = stated_facts<merge_facts, Merge>;
     static_assert(

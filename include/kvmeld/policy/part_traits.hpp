@@ -28,10 +28,6 @@ struct score_traits {
   bool keeps_queries;               ///< keeps reference queries
   bool rows_alone;                  ///< see the contract of scores
 };
-/// What a selector needs and gives: see is_selector.
-struct select_traits {
-  bool needs_score, makes_centers, pins_exactly, thins_any_track;  ///< see the contract of selectors
-};
 /// What an identifier needs and gives: see is_identifier and makes_spans.
 struct identify_traits {
   /// See the contract of identifiers.
@@ -54,12 +50,6 @@ struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>(
 template <class Score> constexpr score_traits static_score_traits() {
   return {Score::gives, scores_members<Score>::value, reads_rows<Score>, may_keep_references<Score>,
           scores_rows_alone<Score>};
-}
-
-/// See static_score_traits.
-template <class Select> constexpr select_traits static_select_traits() {
-  return {Select::needs_score, makes_centers<Select>::value, pins_exactly<Select>::value,
-          thins_any_track<Select>::value};
 }
 
 /// See static_score_traits.
@@ -88,14 +78,6 @@ template <class Score> score_traits traits_of_score(Score const& part) {
   }
 }
 /// Traits of a part as it is configured.
-template <class Select> select_traits traits_of_selector(Select const& part) {
-  if constexpr (detail::has_run_time_traits<Select>::value) {
-    return part.traits();
-  } else {
-    return detail::static_select_traits<Select>();
-  }
-}
-/// Traits of a part as it is configured.
 template <class Identify> identify_traits traits_of_identifier(Identify const& part) {
   if constexpr (detail::has_run_time_traits<Identify>::value) {
     return part.traits();
@@ -113,10 +95,10 @@ constexpr bool spans_have_spreading(identify_traits i, merge_facts m) {
   return !i.makes_spans || m.spreads || m.drops;
 }
 constexpr bool spreading_has_spans(identify_traits i, merge_facts m) { return !m.spreads || i.makes_spans; }
-constexpr bool centers_to_merge_into(select_traits s, identify_traits i) {
+constexpr bool centers_to_merge_into(select_facts s, identify_traits i) {
   return !i.needs_centers || s.makes_centers;
 }
-constexpr bool centers_of_use(select_traits s, identify_traits i) {
+constexpr bool centers_of_use(select_facts s, identify_traits i) {
   return !s.makes_centers || i.needs_centers || !(i.makes_sets || i.makes_spans);
 }
 constexpr bool similarity_to_weigh_by(identify_traits i, merge_facts m) {
@@ -124,7 +106,7 @@ constexpr bool similarity_to_weigh_by(identify_traits i, merge_facts m) {
 }
 constexpr bool centers_to_live_in(identify_traits i, merge_facts m) { return !m.shares || i.needs_centers; }
 constexpr bool scores_of_members(score_traits s, merge_facts m) { return !m.shares || s.scores_members; }
-constexpr bool scores_of_entries(score_traits s, select_traits l, identify_traits i, merge_facts m) {
+constexpr bool scores_of_entries(score_traits s, select_facts l, identify_traits i, merge_facts m) {
   return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
 }
 constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_facts m) {
@@ -141,7 +123,7 @@ constexpr bool evictions_to_fit(identify_traits i, merge_facts m) {
 namespace detail {
 
 /// Why these parts make no policy together; empty if they do.
-inline std::string composition_problem(score_traits s, select_traits l, identify_traits i, merge_facts m,
+inline std::string composition_problem(score_traits s, select_facts l, identify_traits i, merge_facts m,
                                        std::string const& name) {
   auto const no = [&](char const* part, char const* what, char const* condition) {
     return refusal(message("policy ", name), part, what, condition);
@@ -200,7 +182,7 @@ inline std::string composition_problem(score_traits s, select_traits l, identify
 /// budget each track gets, and the track's identifier then fills it in one round.
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
-  select_traits const s = traits_of_selector(p.select);
+  select_facts const s = facts_of<select_facts>(p.select);
   identify_traits const i = traits_of_identifier(p.identify);
   return s.needs_score && !s.thins_any_track && (i.drops_unmerged || i.fills_budget);
 }
@@ -209,7 +191,7 @@ namespace detail {
 
 /// Why a policy would keep no entry of any track, whatever its budget; empty if it keeps some.
 template <class Policy> std::string emptying_problem(Policy const& p) {
-  if (!traits_of_identifier(p.identify).drops_unmerged || !traits_of_selector(p.select).pins_exactly)
+  if (!traits_of_identifier(p.identify).drops_unmerged || !facts_of<select_facts>(p.select).pins_exactly)
     return {};
   pins const most = p.select.pinned(largest::capacity, largest::capacity - 1, 0);
   if (most.total() + most.centers != 0) return {};
@@ -227,7 +209,7 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
     if (!problem.empty()) return problem;
   }
   if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
-  return detail::composition_problem(traits_of_score(p.score), traits_of_selector(p.select),
+  return detail::composition_problem(traits_of_score(p.score), facts_of<select_facts>(p.select),
                                      traits_of_identifier(p.identify), facts_of<merge_facts>(p.merge),
                                      name_of_policy(p));
 }

@@ -11,6 +11,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -119,10 +120,7 @@ void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list 
 /// The phase that selects, told what the policy's other parts need of it.
 template <class Policy>
 select_phase<typename Policy::select_type> select_phase_of(Policy const& p, wave_ref const& wave) {
-  select_traits const selects = traits_of_selector(p.select);
-  return {p.select,
-          wave,
-          {selects.needs_score, selects.makes_centers, traits_of_identifier(p.identify).drops_unmerged}};
+  return {p.select, wave, facts_of<select_facts>(p.select), traits_of_identifier(p.identify).drops_unmerged};
 }
 
 template <class Executor, class Policy, class Keys, class Values>
@@ -130,7 +128,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
                looked_at rows) {
   wave_ref const& wave = launch.wave;
   bool const shared = wave.scope > 1;
-  launch(begin_phase{{wave}, allowed, traits_of_selector(p.select).thins_any_track});
+  launch(begin_phase{{wave}, allowed, facts_of<select_facts>(p.select).thins_any_track});
   if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
@@ -238,7 +236,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     detail::plan_round(launch, p, x, facts);
     if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums, own});
     if (fallback == shortfall::evict_lowest)
-      launch(detail::fallback_phase{wave, false, traits_of_selector(p.select).pins_exactly});
+      launch(detail::fallback_phase{wave, false, facts_of<select_facts>(p.select).pins_exactly});
     if (folds) launch(detail::unfold_scores_phase{{wave}, own});
     if (split > 1) launch(detail::close_split_phase{{wave}, false});
     launch(detail::end_phase{{wave}, false});
@@ -306,7 +304,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       detail::run_round(launch, p, x, facts);
     }
     if (fallback == shortfall::evict_lowest)
-      launch(detail::fallback_phase{wave, true, traits_of_selector(p.select).pins_exactly});
+      launch(detail::fallback_phase{wave, true, facts_of<select_facts>(p.select).pins_exactly});
     if (split > 1) launch(detail::close_split_phase{{wave}, true});
     launch(detail::end_phase{{wave}, true});
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});

@@ -6,6 +6,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
@@ -227,7 +228,7 @@ template <class Launch, class Policy> void limit_by_score(Launch const& launch, 
   wave_ref const& wave = launch.wave;
   launch(rank_phase<typename Policy::select_type>{{wave},
                                                   p.select,
-                                                  traits_of_selector(p.select).makes_centers,
+                                                  facts_of<select_facts>(p.select).makes_centers,
                                                   traits_of_identifier(p.identify).makes_sets,
                                                   traits_of_identifier(p.identify).fills_budget});
   launch(stay_phase{{wave}});

@@ -5,6 +5,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -29,8 +30,7 @@ struct above {
   quantity recents = quantity::at_most(128, 0.25);  ///< last entries
 
   static constexpr char const* name = "above";
-  static constexpr bool needs_score = true;
-  static constexpr bool thins_any_track = true;
+  static constexpr select_facts facts{&select_facts::needs_score, &select_facts::thins_any_track};
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, quantity::entries(0), length, limit, frozen);

@@ -5,6 +5,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
@@ -24,10 +25,9 @@ inline namespace KVMELD_ABI {
 /// - `role choose(view, i)`: the role of entry i of a select_view; any lane asks
 /// - `assign(team, view, pins)`: writes view.role_of(i) for all entries; all lanes of a team call it together
 ///
-/// It declares `needs_score`, and `pins pinned(length, limit, frozen)`: how many entries it will pin, and
-/// where. Host and device ask. A selector that derives from select::defaults declares only what differs.
+/// It has `pins pinned(length, limit, frozen)`: how many entries it will pin, and where. Host and device ask.
+/// Everything else it states in its `facts` (select_facts).
 namespace select_uses {
-template <class S> using needs_score = contract::flag<(S::needs_score ? true : false)>;
 template <class S> using pinned = decltype(static_cast<pins>(std::declval<S const&>().pinned(0u, 0u, 0u)));
 template <class S>
 using choose =
@@ -39,12 +39,9 @@ using assign = decltype(std::declval<S const&>().assign(
 
 namespace select {
 
-/// What a selector declares where it does not say otherwise; derive from it. It is for selectors that have
+/// What a selector has where it does not say otherwise; derive from it. It is for selectors that have
 /// `choose`.
 struct defaults {
-  static constexpr bool needs_score = false;    ///< looks at scores
-  static constexpr bool pins_exactly = false;   ///< see pins_exactly
-  static constexpr bool makes_centers = false;  ///< see makes_centers
   /// The frozen beginning alone is known before `choose` is asked.
   KVMELD_HD pins pinned(std::uint32_t, std::uint32_t, std::uint32_t frozen) const { return {frozen, 0, 0}; }
 };
@@ -56,7 +53,7 @@ namespace detail {
 /// Number of the first requirement that a selector fails, as require_selector counts; -1: none.
 template <class S>
 constexpr int missing_in_selector = contract::first_missing<
-    std::is_trivially_copyable_v<S>, contract::allows<select_uses::needs_score, S>,
+    std::is_trivially_copyable_v<S>, has_form_of_facts<select_facts, S>(),
     contract::allows<select_uses::pinned, S>,
     contract::allows<select_uses::choose, S> || contract::allows<select_uses::assign, S>>();
 
@@ -71,32 +68,13 @@ namespace detail {
 template <class Select> constexpr void require_selector() {
   constexpr int missing = missing_in_selector<Select>;
   static_assert(missing != 0, "kvmeld: the selector is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the selector has no `static constexpr bool needs_score`");
+  static_assert(missing != 1, "kvmeld: the selector states no `static constexpr select_facts facts`");
   static_assert(missing != 2, "kvmeld: the selector has no `pins pinned(length, limit, frozen)`");
   static_assert(missing != 3,
                 "kvmeld: the selector has no `role choose(view, i)`, and no `assign(team, view, pins)`");
 }
 
 }  // namespace detail
-
-/// This declaration is optional, and false where a selector says nothing. `pins_exactly` promises that
-/// pinned().total() entries are pinned, that pinned().centers more are centres, and that all others drop or
-/// may merge. The host can then count entries before a phase has run.
-template <class Select, class = void> struct pins_exactly : std::false_type {};
-template <class Select>
-struct pins_exactly<Select, std::enable_if_t<Select::pins_exactly>> : std::true_type {};
-
-/// This declaration is optional, and false where a selector says nothing. `makes_centers`: some entries get
-/// role::center.
-template <class Select, class = void> struct makes_centers : std::false_type {};
-template <class Select>
-struct makes_centers<Select, std::enable_if_t<Select::makes_centers>> : std::true_type {};
-
-/// This declaration is optional, and false where a selector says nothing. `thins_any_track`: the budget is an
-/// upper bound, and compressions also take up tracks that are within it.
-template <class Select, class = void> struct thins_any_track : std::false_type {};
-template <class Select>
-struct thins_any_track<Select, std::enable_if_t<Select::thins_any_track>> : std::true_type {};
 
 /// Pins the first p.sinks and the last p.recents entries. Cooperative; no barrier.
 template <class Team> KVMELD_HD void mark_ends(Team const& team, select_view const& view, pins const& p) {
@@ -120,13 +98,6 @@ KVMELD_HD constexpr std::size_t select_scratch() { return 3 * select_k_scratch()
 
 }  // namespace detail
 
-/// What selecting for a policy has to know of its parts, as they are configured.
-struct select_facts {
-  bool needs_score = false;     ///< of the selector
-  bool makes_centers = false;   ///< of the selector; read where tracks share a budget
-  bool drops_unmerged = false;  ///< of the identifier: entries that are neither pinned nor centres go
-};
-
 /// Entries of a track's own budget that its pins leave, for sets.
 KVMELD_HD inline std::uint32_t room_for_sets(pins const& p, std::uint32_t own) {
   return own - min_of(own, p.total());
@@ -139,11 +110,11 @@ KVMELD_HD inline std::uint32_t room_for_sets(pins const& p, std::uint32_t own) {
 /// the best one, or without scores the last one. A track that holds tokens never becomes empty.
 template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item,
-                       select_facts const& facts) {
+                       select_facts const& facts, bool drops_unmerged) {
   track_state const& s = wave.state[item];
   if (wave.split == 1) {
     pins p = select.pinned(s.length, s.limit, s.shielded);
-    if (facts.drops_unmerged && s.length != 0 && p.total() + p.centers == 0)
+    if (drops_unmerged && s.length != 0 && p.total() + p.centers == 0)
       (facts.needs_score ? p.heavy : p.recents) = 1;
     return p;
   }
@@ -151,7 +122,7 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
   std::uint32_t const rest = s.limit - min_of(s.limit, p.sinks + p.recents);
   if (facts.makes_centers) {
     p.centers = s.limit - min_of(s.limit, p.total());
-  } else if (facts.drops_unmerged) {
+  } else if (drops_unmerged) {
     p.heavy = rest;
   } else {
     p.heavy = rest - min_of(rest, room_for_sets(p, wave.share[item].own));
@@ -164,9 +135,10 @@ namespace detail {
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
-  select_facts facts;
+  select_facts facts;   ///< of the selector as it is configured
+  bool drops_unmerged;  ///< of the identifier: entries that are neither pinned nor centres go
 
-  static constexpr bool light = is_light<Select>::value;
+  static constexpr bool light = stated_facts<select_facts, Select>.light;
   static constexpr bool near_scratch = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return select_scratch(); }
@@ -174,7 +146,7 @@ template <class Select> struct select_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     if (s.over_budget == 0) return;
-    pins const p = pins_of(select, wave, t.item, facts);
+    pins const p = pins_of(select, wave, t.item, facts, drops_unmerged);
     select_view const view(wave, t.item);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: all stay
     if (fits) {
@@ -205,7 +177,7 @@ private:
     std::uint32_t stay = 0;
     team.for_each(n, [&](std::uint32_t i) {
       role const r = view.role_of(i);
-      bool const goes = r == role::irrelevant || (facts.drops_unmerged && r == role::mergeable);
+      bool const goes = r == role::irrelevant || (drops_unmerged && r == role::mergeable);
       stay |= goes ? 0u : 1u;
     });
     stay = team.reduce(stay, op_max{});

@@ -4,6 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
 
@@ -20,9 +21,7 @@ struct sinks_and_recents {
   quantity recents = quantity::entries(64);  ///< last entries
 
   static constexpr char const* name = "sinks_and_recents";
-  static constexpr bool light = true;
-  static constexpr bool needs_score = false;
-  static constexpr bool pins_exactly = true;
+  static constexpr select_facts facts{&select_facts::pins_exactly, &select_facts::light};
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, quantity::entries(0), length, limit, frozen);

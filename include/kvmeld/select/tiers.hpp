@@ -5,6 +5,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -28,9 +29,8 @@ struct tiers {
   double magnification = 4.0;               ///< gamma = (N_budget + N_tbm) / N_budget; tbm: to be merged
 
   static constexpr char const* name = "tiers";
-  static constexpr bool needs_score = true;
-  static constexpr bool makes_centers = true;
-  static constexpr bool pins_exactly = true;
+  static constexpr select_facts facts{&select_facts::needs_score, &select_facts::makes_centers,
+                                      &select_facts::pins_exactly};
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     pins p = resolve_pins(sinks, window, protect, length, limit, frozen);

@@ -4,6 +4,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/select/select_view.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -23,9 +24,8 @@ struct top {
   quantity heavy = quantity::rest_of_budget();  ///< best entries of the others, by score
 
   static constexpr char const* name = "top";
-  static constexpr bool light = true;
-  static constexpr bool needs_score = true;
-  static constexpr bool pins_exactly = true;
+  static constexpr select_facts facts{&select_facts::needs_score, &select_facts::pins_exactly,
+                                      &select_facts::light};
 
   KVMELD_HD pins pinned(std::uint32_t length, std::uint32_t limit, std::uint32_t frozen) const {
     return resolve_pins(sinks, recents, heavy, length, limit, frozen);
