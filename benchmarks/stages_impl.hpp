@@ -112,6 +112,8 @@ template <class T, class Policy> class stage_run {
 public:
   using keys_type = kvmeld::strided<T>;
   using identify_type = typename Policy::identify_type;
+  static constexpr kvmeld::identify_facts identifier =
+      kvmeld::stated_facts<kvmeld::identify_facts, identify_type>;
   using merge_type = typename Policy::merge_type;
 
   stage_run(session& s, tensors<T>& x, std::string const& policy_name, Policy const& p)
@@ -125,7 +127,7 @@ public:
   void run() {
     x_.restore();
     decide();
-    if constexpr (identify_type::makes_sets) {
+    if constexpr (identifier.makes_sets) {
       weigh();
       merge();
     }
@@ -161,7 +163,7 @@ private:
         "open_round", [&] { b_.restore(opened); }, [&] { b_.launch(opens_round()); },
         [&](counts const& c) { return c.entries * (step_bytes + 3) + c.candidates * 4; });
     auto const round = b_.states();
-    if constexpr (identify_type::needs_keys) {
+    if constexpr (identifier.needs_keys) {
       s_.measure(
           "propose" + suffix_, x_.of(), [] {},
           [&] {
@@ -180,20 +182,17 @@ private:
           b_.launch(opens_round());
         },
         [&] {
-          b_.launch(
-              kvmeld::detail::admit_phase<identify_type>{policy_.identify, wave, identify_type::repeats});
+          b_.launch(kvmeld::detail::admit_phase<identify_type>{policy_.identify, wave, identifier.repeats});
         },
         [&] {
           counts const c = b_.count();
-          return (identify_type::needs_keys ? c.candidates * candidate_bytes / 2 : c.entries * 2.0) +
+          return (identifier.needs_keys ? c.candidates * candidate_bytes / 2 : c.entries * 2.0) +
                  c.removed * 5;
         },
         [&] { return pass_over_candidates(); });
   }
 
-  kvmeld::detail::round_phase opens_round() const {
-    return {{b_.wave()}, false, kvmeld::reads_live<identify_type>::value};
-  }
+  kvmeld::detail::round_phase opens_round() const { return {{b_.wave()}, false, identifier.reads_live}; }
 
   void weigh() {
     kvmeld::wave_ref const& wave = b_.wave();
@@ -208,7 +207,10 @@ private:
         [&] {
           b_.launch(kvmeld::detail::weigh_phase<merge_type, keys_type>{policy_.merge, keys(), wave});
         },
-        [&](counts const& c) { return c.members * ((merge_type::cooperative ? row_bytes : 4.0) + 8); });
+        [&](counts const& c) {
+          return c.members *
+                 ((kvmeld::stated_facts<kvmeld::merge_facts, merge_type>.cooperative ? row_bytes : 4.0) + 8);
+        });
   }
 
   void merge() {
@@ -249,7 +251,7 @@ private:
 
   void move() {
     kvmeld::wave_ref const& wave = b_.wave();
-    if constexpr (!identify_type::makes_sets) {
+    if constexpr (!identifier.makes_sets) {
       b_.launch(kvmeld::detail::compose_phase{{wave}});
       b_.launch(kvmeld::detail::link_phase{{wave}, wave.plan});
     }
@@ -285,7 +287,7 @@ private:
   /// The same plan applied to keys in every layout, merged and moved in one go; "evict" where nothing merges.
   void move_in_layouts() {
     kvmeld::wave_ref const& wave = b_.wave();
-    constexpr bool merges = identify_type::makes_sets;
+    constexpr bool merges = identifier.makes_sets;
     other_layouts<T> const layouts(x_.keys(), x_.extent());
     layouts.each([&](char const* name, auto const& rows) {
       using layout = std::decay_t<decltype(rows)>;

@@ -8,14 +8,14 @@
 #include <cstdint>
 #include <iostream>
 
-struct pair_neighbours : kvmeld::identify::defaults {
+struct pair_neighbours {
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }
 };
 
-struct closer_neighbour : kvmeld::identify::defaults {
-  static constexpr bool needs_keys = true;
+struct closer_neighbour {
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::needs_keys};
 
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t pair) {

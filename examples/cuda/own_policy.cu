@@ -2,7 +2,7 @@
 // The same struct runs on the host: `team` is a block of threads here and one lane there.
 #include "support.cuh"
 
-struct pair_neighbours : kvmeld::identify::defaults {
+struct pair_neighbours {
   template <class Round> KVMELD_HD void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }

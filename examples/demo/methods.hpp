@@ -85,7 +85,7 @@ inline composed composition(tiny_llama::options const& o) {
   if (o.score == "learned") out.score = preset::learned::with_weights({}, rope_of(o)).score;
   out.identify = part_named<any_identifier>("--identify", o.identify);
   out.select = part_named<any_selector>("--select", o.select);
-  suit(out.select, out.identify.traits());
+  suit(out.select, out.identify.facts_now());
   tell_pinned(out);
   tell_projection(out, o);
   tell_learned(out, o);

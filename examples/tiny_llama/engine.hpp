@@ -40,8 +40,8 @@ struct reading {
 
 /// Whether a policy keeps no more than its budget. Otherwise its thresholds decide how much merges.
 template <class Policy> bool lands_on_budget(Policy const& policy) {
-  auto const traits = kvmeld::traits_of_identifier(policy.identify);
-  return traits.meets_budget || traits.drops_unmerged;
+  auto const facts = kvmeld::facts_of<kvmeld::identify_facts>(policy.identify);
+  return facts.meets_budget || facts.drops_unmerged;
 }
 
 /// W_O of a model, which outlives what refers to it.

@@ -15,7 +15,7 @@ namespace many_sets_cases {
 namespace {
 
 // Entry i becomes part of the entry `apart` before it, in blocks of 2 apart.
-struct pair_across : kvmeld::identify::defaults {
+struct pair_across {
   std::uint32_t apart = 1;
   explicit pair_across(std::uint32_t a) : apart(a) {}
   template <class Round> void admit(Round& round) const {
@@ -28,7 +28,7 @@ struct pair_across : kvmeld::identify::defaults {
 };
 
 // Blocks of `size` entries become one entry each.
-struct block_wise : kvmeld::identify::defaults {
+struct block_wise {
   std::uint32_t size = 2;
   explicit block_wise(std::uint32_t s) : size(s) {}
   template <class Round> void admit(Round& round) const {

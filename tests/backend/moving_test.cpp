@@ -78,7 +78,8 @@ std::vector<float> evicted_from_broken_rows(kvmeld::host_executor const& executo
 
 // Of every `period` entries from `first` on, `gone` are evicted.
 struct every_few : kvmeld::identify::none {
-  static constexpr bool reads_live = true;
+  static constexpr kvmeld::identify_facts facts =
+      kvmeld::changed_facts(kvmeld::identify::none::facts, &kvmeld::identify_facts::reads_live, true);
   std::uint32_t first, period, gone;
   every_few(std::uint32_t f, std::uint32_t p, std::uint32_t g) : first(f), period(p), gone(g) {}
   bool evicts(std::uint32_t i) const { return i >= first && (i - first) % period < gone; }

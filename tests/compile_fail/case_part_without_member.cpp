@@ -11,18 +11,14 @@
 // expect SELECT_PINNED: kvmeld: the selector has no `pins pinned\(length, limit, frozen\)`
 // expect SELECT_ASSIGN: kvmeld: the selector has no `role choose\(view, i\)`, and no `assign\(team, view, pins\)`
 // expect SELECT_COPY: kvmeld: the selector is not trivially copyable
-// expect IDENTIFY_REPEATS: kvmeld: the identifier has no `static constexpr bool repeats`
-// expect IDENTIFY_MEETS_BUDGET: kvmeld: the identifier has no `static constexpr bool meets_budget`
-// expect IDENTIFY_NEEDS_SCORE: kvmeld: the identifier has no `static constexpr bool needs_score`
-// expect IDENTIFY_MAKES_SETS: kvmeld: the identifier has no `static constexpr bool makes_sets`
-// expect IDENTIFY_NEEDS_KEYS: kvmeld: the identifier has no `static constexpr bool needs_keys`
+// expect IDENTIFY_OTHER_FACTS: kvmeld: the identifier states no `static constexpr identify_facts facts`
+// expect IDENTIFY_FLAG: kvmeld: the identifier states no `static constexpr identify_facts facts`
 // expect IDENTIFY_SCRATCH: kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes\(shape, lanes\)`
 // expect IDENTIFY_PROPOSE: kvmeld: the identifier has tiles, but no `propose\(tile\)`
 // expect IDENTIFY_ADMIT: kvmeld: the identifier has no `admit\(round\)`
-// expect IDENTIFY_READS_LIVE: kvmeld: the identifier declares `reads_live = false`, but merges or reads rows
+// expect IDENTIFY_READS_LIVE: kvmeld: the identifier states that it does not `reads_live`, but merges or reads rows
 // expect IDENTIFY_COPY: kvmeld: the identifier is not trivially copyable
-// expect ADMIT_REPEATS: kvmeld: the admission has no `static constexpr bool repeats`
-// expect ADMIT_MEETS_BUDGET: kvmeld: the admission has no `static constexpr bool meets_budget`
+// expect ADMIT_FLAG: kvmeld: the admission states no `static constexpr admit_facts facts`
 // expect ADMIT_ALLOW: kvmeld: the admission has no `admission allow\(state, middle, round\)`
 // expect ADMIT_COPY: kvmeld: the admission is not trivially copyable
 // expect MERGE_OTHER_FACTS: kvmeld: the merge function states no `static constexpr merge_facts facts`
@@ -104,11 +100,8 @@ struct my_selector {
 };
 
 struct my_admission {
-#if !defined(ADMIT_REPEATS)
+#if defined(ADMIT_FLAG)
   static constexpr bool repeats = false;
-#endif
-#if !defined(ADMIT_MEETS_BUDGET)
-  static constexpr bool meets_budget = false;
 #endif
 #if !defined(ADMIT_ALLOW)
   kvmeld::admission allow(kvmeld::track_state const&, std::uint32_t, std::uint32_t) const { return {}; }
@@ -119,20 +112,15 @@ struct my_admission {
 };
 
 struct my_identifier {
-#if !defined(IDENTIFY_REPEATS)
-  static constexpr bool repeats = false;
-#endif
-#if !defined(IDENTIFY_MEETS_BUDGET)
-  static constexpr bool meets_budget = false;
-#endif
-#if !defined(IDENTIFY_NEEDS_SCORE)
+#if defined(IDENTIFY_FLAG)
   static constexpr bool needs_score = false;
-#endif
-#if !defined(IDENTIFY_MAKES_SETS)
-  static constexpr bool makes_sets = true;
-#endif
-#if !defined(IDENTIFY_NEEDS_KEYS)
-  static constexpr bool needs_keys = true;
+#elif defined(IDENTIFY_OTHER_FACTS)
+  static constexpr kvmeld::admit_facts facts{};
+#elif defined(IDENTIFY_READS_LIVE)
+  static constexpr kvmeld::identify_facts facts =
+      kvmeld::changed_facts(kvmeld::identify_facts{}, &kvmeld::identify_facts::reads_live, false);
+#else
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::needs_keys};
 #endif
   std::uint32_t tiles(kvmeld::shape const&) const { return 0; }
 #if !defined(IDENTIFY_SCRATCH)
@@ -143,9 +131,6 @@ struct my_identifier {
 #endif
 #if !defined(IDENTIFY_ADMIT)
   template <class Round> void admit(Round&) const {}
-#endif
-#if defined(IDENTIFY_READS_LIVE)
-  static constexpr bool reads_live = false;
 #endif
 #if defined(IDENTIFY_COPY)
   copied member;
@@ -213,7 +198,7 @@ struct my_layout {
 #endif
 };
 
-#if defined(ADMIT_REPEATS) || defined(ADMIT_MEETS_BUDGET) || defined(ADMIT_ALLOW) || defined(ADMIT_COPY)
+#if defined(ADMIT_FLAG) || defined(ADMIT_ALLOW) || defined(ADMIT_COPY)
 using identifier = kvmeld::identify::chunked_bipartite<my_admission>;
 #else
 using identifier = my_identifier;

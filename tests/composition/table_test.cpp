@@ -76,7 +76,7 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
     for (any_selector const& select : all_of<any_selector>()) {
       for (any_identifier const& identify : all_of<any_identifier>()) {
         for (any_merge const& merge : all_of<any_merge>()) {
-          bool const fills = !identify.traits().makes_sets;
+          bool const fills = !identify.facts_now().makes_sets;
           composed const p = support::taught({score, small(select.name(), fills), identify, merge}, s);
           INFO(kvmeld::name_of_policy(p));
           bool const means = meaningful(score.name(), select.name(), identify.name(), merge.name());
@@ -99,7 +99,7 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
           subject<composed> a(s, p, whole, 1);
           a.live(seed, first, second, broken);
           CHECK(broken == "");
-          if (identify.traits().meets_budget) {
+          if (identify.facts_now().meets_budget) {
             CHECK(a.cache.longest(0) <= second.resolve({}, 0));
             CHECK((a.cache.warnings(0) & kvmeld::warning::budget_unreached) == 0);
           }

@@ -72,7 +72,7 @@ template <class Policy> list planned(std::string const& letters, Policy const& p
     }
     CHECK((cache.warnings(0) & kvmeld::warning::nonfinite_rows) != 0);
     auto whole = cache_on(executor, other, policy, n);
-    if (!Policy::identify_type::repeats) {
+    if (!kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.repeats) {
       whole.compress({0}, kvmeld::budget::entries(limit), kvmeld::shortfall::keep);
       CHECK(support::read_track(whole.ref(), only).position == kept);
     }
@@ -168,8 +168,9 @@ namespace {
 // A part of one's own that reads keys and only evicts: what is least like the mean of the keys goes.
 struct evict_unlike {
   static constexpr char const* name = "evict_unlike";
-  static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = false,
-                        needs_keys = true;
+  static constexpr kvmeld::identify_facts facts =
+      kvmeld::changed_facts(kvmeld::identify_facts{&kvmeld::identify_facts::needs_keys},
+                            &kvmeld::identify_facts::makes_sets, false);
   std::uint32_t tiles(kvmeld::shape const&) const { return 1; }
   std::size_t scratch_bytes(kvmeld::shape const& s, int) const {
     return 2 * kvmeld::scratch_size(s.key_dim * sizeof(float));

@@ -23,8 +23,8 @@ using kvmeld::quantity;
 
 // Every second live entry: goes if it is unimportant, else merges into the older neighbour if nothing lies
 // between the two.
-struct by_rule : kvmeld::identify::defaults {
-  static constexpr bool needs_score = true;
+struct by_rule {
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::needs_score};
   float enough = 0.5f;
   explicit by_rule(float e) : enough(e) {}
 
@@ -114,8 +114,8 @@ template <class Executor> void check(Executor executor) {
 }
 
 // Merges one pair a round until the budget is met.
-struct one_by_one : kvmeld::identify::defaults {
-  static constexpr bool repeats = true;
+struct one_by_one {
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::repeats};
   std::uint32_t max_rounds(std::uint32_t length, std::uint32_t limit) const {
     return length > limit ? length - limit : 0;
   }
@@ -127,8 +127,10 @@ struct one_by_one : kvmeld::identify::defaults {
 
 // Reads keys, or keys and values, in `admit`: every odd live entry proposes its more similar neighbour, and
 // the best proposals merge.
-template <bool Values> struct closer_neighbour : kvmeld::identify::defaults {
-  static constexpr bool needs_keys = true, needs_values = Values, gives_similarity = true;
+template <bool Values> struct closer_neighbour {
+  static constexpr kvmeld::identify_facts facts = kvmeld::changed_facts(
+      kvmeld::identify_facts{&kvmeld::identify_facts::needs_keys, &kvmeld::identify_facts::gives_similarity},
+      &kvmeld::identify_facts::needs_values, Values);
   std::uint32_t most;
   explicit closer_neighbour(std::uint32_t m) : most(m) {}
 

@@ -145,7 +145,7 @@ std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& po
   support::warp_executor const executor(2);
   kvmeld::merged_cache cache{executor, policy, x, sizes};
   cache.open(0, length);
-  if constexpr (kvmeld::needs_centers<typename Policy::identify_type>::value) {
+  if constexpr (kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.needs_centers) {
     std::vector<float> p(length);
     support::dice d(length);
     for (float& y : p) y = static_cast<float>(d.uniform());

@@ -128,7 +128,7 @@ inline std::vector<preset> every_preset() {
   std::vector<preset> out;
   auto const add = [&](char const* name, auto const& policy) {
     auto const merge = kvmeld::facts_of<kvmeld::merge_facts>(policy.merge);
-    bool const repeats = std::decay_t<decltype(policy)>::identify_type::repeats;
+    bool const repeats = kvmeld::facts_of<kvmeld::identify_facts>(policy.identify).repeats;
     support::few_types([&](char const*, auto const& played) {
       out.push_back(
           {name, !merge.spreads && !merge.shares, repeats, turns_keys(policy.identify),

@@ -103,7 +103,8 @@ template <class Keys, class Values, class Policy> void same_as_plain(char const*
   });
   auto const compare = [&] {
     // A key that was requantised may decide otherwise in the next round.
-    bool const exact = !(Keys::quantised && kvmeld::traits_of_identifier(policy.identify).repeats);
+    bool const exact =
+        !(Keys::quantised && kvmeld::facts_of<kvmeld::identify_facts>(policy.identify).repeats);
     for (std::uint32_t sequence = 0; sequence < 2; ++sequence) {
       support::for_tracks(extent, sequence, [&](kvmeld::track t) {
         CHECK(cache.ref().length(t) == expected.ref().length(t));

@@ -24,8 +24,6 @@ namespace {
 struct every_few {
   std::uint32_t size, pivot;
 
-  static constexpr bool repeats = false, meets_budget = false, needs_score = false, makes_sets = true,
-                        needs_keys = false;
   template <class Round> void admit(Round& round) const {
     std::uint32_t const n = round.state().length;
     round.for_each(n, [&](kvmeld::slot_t i) {
@@ -488,8 +486,8 @@ struct suspicious : kvmeld::merge::defaults {
 };
 
 // Every round merges each second live entry into the one before it.
-struct halve : kvmeld::identify::defaults {
-  static constexpr bool repeats = true;
+struct halve {
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::repeats};
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }

@@ -87,7 +87,11 @@ inline float degree_of(kvmeld::ledger_ref const& l, kvmeld::track t, std::uint32
 template <class Policy>
 std::uint32_t min_budget(Policy const& p, std::uint32_t n, std::uint32_t limit, std::uint32_t frozen) {
   std::uint32_t const pinned = p.select.pinned(n, limit, frozen).total();
-  return std::max(1u, pinned + (Policy::identify_type::makes_sets && pinned < n ? 1 : 0));
+  return std::max(
+      1u, pinned + (kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.makes_sets &&
+                            pinned < n
+                        ? 1
+                        : 0));
 }
 
 // Everything an engine can see of one sequence, in bits; every NaN counts as the same. Which rows were looked
@@ -147,9 +151,9 @@ bool same_row(reference::row const& a, Ref const& layout, kvmeld::track t, std::
 // entry ends a consecutive set. Where one entry more has more pairs of a source and a target than there are
 // bad ones, an edge is sure.
 template <class Identify> bool has_room(Identify const& identify, std::uint32_t middle, std::uint32_t bad) {
-  if constexpr (kvmeld::needs_centers<Identify>::value) {
+  if constexpr (kvmeld::stated_facts<kvmeld::identify_facts, Identify>.needs_centers) {
     return middle > bad;
-  } else if constexpr (kvmeld::detail::lists_edges<Identify>::value) {
+  } else if constexpr (kvmeld::detail::lists_edges<Identify>) {
     std::uint32_t pairs = 0;
     for (std::uint32_t i = 0; i <= middle; ++i) pairs += i % identify.chunk % 2;
     return pairs > bad;
@@ -201,15 +205,17 @@ std::uint32_t broken_promises(Policy const& policy, setting const& s, Cache cons
   // Lengths. What can be reached: pinned entries and bad ones stay, the rest becomes one at least for each
   // stretch.
   kvmeld::pins const pins = policy.select.pinned(n, limit, s.frozen[t.sequence]);
-  constexpr bool meets = Policy::identify_type::meets_budget && !Policy::select_type::drops;
-  constexpr bool sets = Policy::identify_type::makes_sets;
+  constexpr kvmeld::identify_facts identifier =
+      kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>;
+  constexpr bool meets = identifier.meets_budget && !Policy::select_type::drops;
+  constexpr bool sets = identifier.makes_sets;
   constexpr bool drops_all = std::is_same_v<typename Policy::merge_type, kvmeld::merge::drop>;
-  constexpr bool spans = kvmeld::makes_spans<typename Policy::identify_type>::value && !drops_all;
+  constexpr bool spans = identifier.makes_spans && !drops_all;
   // Degrees that stand for attention are not tokens.
   constexpr bool by_mass = std::is_same_v<typename Policy::merge_type, kvmeld::merge::mass_preserving>;
   // Entries that find no centre are evicted; shared ones live on as members, which have promises of their
   // own.
-  constexpr bool evicts = kvmeld::needs_centers<typename Policy::identify_type>::value;
+  constexpr bool evicts = identifier.needs_centers;
   constexpr bool shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   bool const falls_back = s.fallback == kvmeld::shortfall::evict_lowest;
   bool const reached = (found_bits & budget_unreached) == 0;

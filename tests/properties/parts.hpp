@@ -76,7 +76,7 @@ template <class Admit> kvmeld::identify::consecutive_threshold<Admit> some_scan(
   using kvmeld::identify::pivot_rule;
   return {d.chance(0.5) ? anchor_rule::fixed : anchor_rule::chain,
           d.chance(0.5) ? pivot_rule::highest_score : pivot_rule::newest,
-          !Admit::meets_budget && d.chance(0.5), admit};
+          !kvmeld::stated_facts<kvmeld::admit_facts, Admit>.meets_budget && d.chance(0.5), admit};
 }
 inline kvmeld::merge::gaussian some_gaussian(dice& d) {
   constexpr kvmeld::merge::bandwidth all[] = {

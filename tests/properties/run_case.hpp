@@ -160,9 +160,10 @@ template <class T, class Policy> void run_case(dice& d, Policy const& policy, bo
     rounds.cache.apply();
     CHECK(last.after_compress(rounds.cache, slots) == "");
     for (std::uint32_t q : slots) left += rounds.cache.entries(q);
-    more = Policy::identify_type::repeats && left < held;
+    more =
+        kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.repeats && left < held;
   }
-  if (!Policy::identify_type::repeats)
+  if (!kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.repeats)
     CHECK(images(whole.cache, false) == images(rounds.cache, false));  // a plan looks at all rows
   for (std::uint32_t q : slots) CHECK((repeatable ? unlike<T>(whole.cache, rounds.cache, q) : "") == "");
 

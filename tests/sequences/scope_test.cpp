@@ -72,7 +72,7 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
     feed(cache, d, q, 5);
   }
   // Evictions do not look at rows, unless their scores are made from rows or what stays is fitted.
-  auto const identifier = kvmeld::traits_of_identifier(policy.identify);
+  auto const identifier = kvmeld::facts_of<kvmeld::identify_facts>(policy.identify);
   bool const looks = identifier.makes_sets || identifier.makes_spans ||
                      kvmeld::traits_of_score(policy.score).reads_rows ||
                      kvmeld::facts_of<kvmeld::merge_facts>(policy.merge).fits;

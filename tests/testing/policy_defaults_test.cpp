@@ -25,13 +25,13 @@ using kvmeld::testing::policy_problem;
 namespace {
 
 // The parts of docs/guide/own_policy.md, with the defaults of all others.
-struct pair_neighbours : kvmeld::identify::defaults {
+struct pair_neighbours {
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t i) { round.merge(2 * i + 1, 2 * i); });
   }
 };
-struct closer_neighbour : kvmeld::identify::defaults {
-  static constexpr bool needs_keys = true;
+struct closer_neighbour {
+  static constexpr kvmeld::identify_facts facts{&kvmeld::identify_facts::needs_keys};
   template <class Round> void admit(Round& round) const {
     round.for_each(round.live() / 2, [&](std::uint32_t pair) {
       std::uint32_t const i = 2 * pair + 1;
@@ -118,7 +118,7 @@ TEST_CASE(
                                        "identify " + identify.name(), "merge " + merge.name()};
           bool const any = std::any_of(std::begin(names), std::end(names), is_new);
           any_selector own = select;  // what a policy text does: entries that merge need room beside the pins
-          if (identify.traits().makes_sets) suit(own, identify.traits());
+          if (identify.facts_now().makes_sets) suit(own, identify.facts_now());
           composed p{score, own, identify, merge};
           p = support::taught(p, kvmeld::testing::shape_for(p));
           if (!any || !kvmeld::configuration_problem(p).empty()) continue;

@@ -21,7 +21,7 @@ pins_ends few() { return {kvmeld::quantity::entries(2), kvmeld::quantity::entrie
 // What an author may do wrong in an identifier that pairs neighbours.
 enum class fault { none, order_of_lanes, drops_none, barrier };
 
-template <fault Fault> struct pairs : kvmeld::identify::defaults {
+template <fault Fault> struct pairs {
   template <class Round> void admit(Round& round) const {
     auto const& team = round.team();
     if (Fault == fault::barrier && team.lane() == 0) team.sync();

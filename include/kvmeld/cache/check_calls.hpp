@@ -127,7 +127,7 @@ std::string pins_within(char const* call, std::string const& whose, Policy const
   pins const p = policy.select.pinned(length, limit, min_of(length, frozen));
   // A set needs an entry besides the pinned ones, in whose slot its result lies.
   std::uint32_t const least =
-      p.total() + (traits_of_identifier(policy.identify).makes_sets && p.total() < length ? 1 : 0);
+      p.total() + (facts_of<identify_facts>(policy.identify).makes_sets && p.total() < length ? 1 : 0);
   if (limit >= least) return {};
   return refusal(call, whose, limit, "at least ", least, ", because ", p.total(), " of the ", length,
                  " entries are pinned (", p.sinks, " sinks or frozen, ", p.recents, " recents, ", p.heavy,

@@ -22,7 +22,7 @@ namespace detail {
 /// True for policies that keep exactly what their selector pins, and the centres. Their lengths follow from
 /// numbers alone.
 template <class Policy> bool keeps_pins_only(Policy const& p) {
-  return traits_of_identifier(p.identify).drops_unmerged && facts_of<select_facts>(p.select).pins_exactly;
+  return facts_of<identify_facts>(p.identify).drops_unmerged && facts_of<select_facts>(p.select).pins_exactly;
 }
 
 /// Whether the length after `compress` follows from the length before it and the budget. A policy that merges
@@ -30,7 +30,7 @@ template <class Policy> bool keeps_pins_only(Policy const& p) {
 /// fallback evicts the entries above the budget.
 template <class Policy> bool is_exact(Policy const& p, shortfall fallback) {
   select_facts const s = facts_of<select_facts>(p.select);
-  return keeps_pins_only(p) || (traits_of_identifier(p.identify).meets_budget && s.pins_exactly &&
+  return keeps_pins_only(p) || (facts_of<identify_facts>(p.identify).meets_budget && s.pins_exactly &&
                                 !s.makes_centers && fallback == shortfall::evict_lowest);
 }
 

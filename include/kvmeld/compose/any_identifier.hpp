@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admit.hpp>
 #include <kvmeld/identify/centroids.hpp>
@@ -13,7 +14,6 @@
 #include <kvmeld/identify/nearest_center.hpp>
 #include <kvmeld/identify/no_sets.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,14 +37,8 @@ public:
       identify::chunked_bipartite<admit::threshold>, identify::chunked_bipartite<admit::ema_threshold>,
       identify::nearest_center<admit::threshold>, identify::nearest_center<admit::ema_threshold>,
       by_key<admit::threshold>, by_key<admit::ema_threshold>>;
-  // What the type says whatever identifier is held; traits() tells what holds for the one that is held.
-  static constexpr bool repeats = true;  ///< true if some alternative repeats
-  static constexpr bool meets_budget = false;
-  static constexpr bool needs_score = false;
-  static constexpr bool makes_sets = true;
-  static constexpr bool makes_spans = true;
-  static constexpr bool needs_keys = true;
-  static constexpr bool needs_values = true;
+  static constexpr identify_facts facts{&identify_facts::repeats, &identify_facts::needs_keys,
+                                        &identify_facts::needs_values, &identify_facts::makes_spans};
 
   any_identifier() = default;
   /// Holds a copy of the part.
@@ -57,8 +51,8 @@ public:
   std::string name() const {
     return of_.visit([](auto const& i) { return full_name_of(i); });
   }
-  identify_traits traits() const {
-    return of_.visit([](auto const& i) { return traits_of_identifier(i); });
+  identify_facts facts_now() const {
+    return of_.visit([](auto const& i) { return facts_of<identify_facts>(i); });
   }
   std::uint32_t tiles(shape const& s) const {
     return of_proposer<std::uint32_t>([&](auto const& i) { return i.tiles(s); });
@@ -70,7 +64,7 @@ public:
   KVMELD_HD void propose(proposal_tile<Team, kv<Keys, Values>> const& tile) const {
     of_.visit([&](auto const& i) {
       using held = std::decay_t<decltype(i)>;
-      if constexpr (kvmeld::needs_values<held>::value) {
+      if constexpr (stated_facts<identify_facts, held>.needs_values) {
         i.propose(tile);
       } else if constexpr (kvmeld::detail::proposes<held>) {
         i.propose(tile.with_rows(tile.rows().keys));
@@ -90,7 +84,7 @@ public:
   /// Number of edges of a list of live entries with `n` places; 0 for identifiers that list no edges.
   KVMELD_HD std::uint32_t edges(std::uint32_t n) const {
     return of_.visit([&](auto const& i) -> std::uint32_t {
-      if constexpr (kvmeld::detail::lists_edges<std::decay_t<decltype(i)>>::value) {
+      if constexpr (kvmeld::detail::lists_edges<std::decay_t<decltype(i)>>) {
         return i.edges(n);
       } else {
         return 0u;

@@ -9,6 +9,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/policy/check_policy.hpp>
@@ -34,7 +35,7 @@ namespace compose {
 /// Gives a selector counts that suit the identifier. If sets merge without centres, pinned entries leave room
 /// for the merged ones; otherwise pinned entries fill the budget. Selectors other than top and
 /// sinks_and_recents stay as they are.
-inline void suit(any_selector& selector, identify_traits const& identifier) {
+inline void suit(any_selector& selector, identify_facts const& identifier) {
   bool const merges = identifier.makes_sets && !identifier.needs_centers;
   selector.change([&](auto& s) {
     using type = std::decay_t<decltype(s)>;
@@ -220,7 +221,7 @@ inline std::string read_policy_problem(std::string const& text, rope_params cons
                    names_of_policies(), ", or parts such as score=key_difference select=top");
   }
   if (!preset) {
-    suit(policy.select, policy.identify.traits());
+    suit(policy.select, policy.identify.facts_now());
     tell_pinned(policy);
   }
   if (told == nullptr && turning.empty() && needs_rope(policy)) {

@@ -59,6 +59,52 @@ struct select_facts {
   }
 };
 
+/// What an admission rule promises; both false by default.
+struct admit_facts {
+  bool repeats = false;       ///< further rounds may follow in one compression
+  bool meets_budget = false;  ///< all rounds together allow as many merges as the budget needs
+
+  constexpr admit_facts() = default;
+  /// The facts that are named are true.
+  template <class... More>
+  constexpr admit_facts(bool admit_facts::*fact, More... more) : admit_facts(more...) {
+    this->*fact = true;
+  }
+};
+
+/// What an identifier needs and does. By default it makes sets in one round and reads no rows.
+struct identify_facts {
+  bool repeats = false;       ///< further rounds may follow
+  bool meets_budget = false;  ///< the length is exactly the budget whenever enough is mergeable
+  /// One round meets the budget exactly, whatever the rows, as long as one entry may merge. So tracks can
+  /// share a budget: each merges down to its part.
+  bool fills_budget = false;
+  /// No mergeable entry stays, whatever the data. Only pinned entries and centres stay.
+  bool drops_unmerged = false;
+  bool needs_score = false;  ///< decides by score
+  /// Reads keys. The library then looks for rows with NaN or infinity before the identifier sees the list.
+  bool needs_keys = false;
+  bool needs_values = false;   ///< reads values, too: `propose` receives kv{keys, values} instead of the keys
+  bool needs_centers = false;  ///< sources merge into role::center, so the selector has to make some
+  /// The key weight of a source is its similarity until a merge function weighs it.
+  bool gives_similarity = false;
+  bool makes_sets = true;  ///< true by default: entries merge into sets, and do not only drop
+  /// Sources go to spans of slots (fate::spread) instead of sets. `admit` then also writes the step's span.
+  /// As value weight, it writes how much of the source goes over (0 to 1).
+  bool makes_spans = false;
+  /// True by default: looks at the list of live entries. If false, there is no list, and live() of its
+  /// round_view is 0.
+  bool reads_live = true;
+  bool light = false;  ///< makes a few operations per entry of a track and reads no rows
+
+  constexpr identify_facts() = default;
+  /// The facts that are named are true.
+  template <class... More>
+  constexpr identify_facts(bool identify_facts::*fact, More... more) : identify_facts(more...) {
+    this->*fact = true;
+  }
+};
+
 /// `facts` with other values: changed_facts(facts, &merge_facts::light, false, ...).
 template <class Facts> constexpr Facts changed_facts(Facts facts) { return facts; }
 /// See above.
@@ -73,6 +119,7 @@ namespace detail {
 template <class Part> using facts_said = decltype(Part::facts);
 template <class Part> using facts_now = decltype(std::declval<Part const&>().facts_now());
 template <class Part> using needs_score_said = decltype(Part::needs_score);
+template <class Part> using repeats_said = decltype(Part::repeats);
 
 /// Whether the facts of a part depend on its parameters.
 template <class Part> constexpr bool has_facts_now = contract::allows<facts_now, Part>;
@@ -83,13 +130,13 @@ struct stated<Facts, Part, std::enable_if_t<std::is_same_v<decltype(Part::facts)
   static constexpr Facts facts = Part::facts;
 };
 
-/// Whether a part states its facts as a constant of the right kind, or nothing. A member `needs_score` would
-/// be a fact that nobody reads.
+/// Whether a part states its facts as a constant of the right kind, or nothing. A member that is called
+/// like a fact would be one that nobody reads.
 template <class Facts, class Part> constexpr bool has_form_of_facts() {
   if constexpr (contract::allows<facts_said, Part>) {
     return std::is_same_v<decltype(Part::facts), Facts const>;
   } else {
-    return !contract::allows<needs_score_said, Part>;
+    return !contract::allows<needs_score_said, Part> && !contract::allows<repeats_said, Part>;
   }
 }
 

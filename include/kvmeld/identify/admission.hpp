@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/round_view.hpp>
@@ -25,10 +26,9 @@ struct admission {
 
 /// An admission rule answers `admission allow(state, middle, round)`. `middle` is the size of the live-slot
 /// list, with the places of rows with NaN or infinity. `round` counts rounds of this sequence since it was
-/// opened. `static constexpr bool repeats` says whether further rounds may follow in one compression.
-/// `static constexpr bool meets_budget` says whether all rounds together allow as many merges as the budget
-/// needs. A rule that looks at the candidates themselves answers `admission allow_from(round,
-/// candidates)` instead, with a round_view and their number; all lanes of the team call it together.
+/// opened. What it promises it states in its `facts` (admit_facts). A rule that looks at the candidates
+/// themselves answers `admission allow_from(round, candidates)` instead, with a round_view and their number;
+/// all lanes of the team call it together.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
 struct looks_at_candidates<Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
@@ -37,10 +37,9 @@ struct looks_at_candidates<Admit, std::void_t<decltype(std::declval<Admit const&
 
 /// What the library uses of an admission rule.
 namespace admit_uses {
-template <class A> using repeats = contract::flag<(A::repeats ? true : false)>;
-template <class A> using meets_budget = contract::flag<(A::meets_budget ? true : false)>;
 template <class A>
-using counts = std::enable_if_t<A::repeats || A::meets_budget || !looks_at_candidates<A>::value>;
+using counts = std::enable_if_t<stated_facts<admit_facts, A>.repeats ||
+                                stated_facts<admit_facts, A>.meets_budget || !looks_at_candidates<A>::value>;
 template <class A>
 using allow = decltype(static_cast<admission>(std::declval<A const&>().allow(track_state{}, 0u, 0u)));
 }  // namespace admit_uses
@@ -50,39 +49,18 @@ namespace detail {
 /// Number of the first requirement that an admission rule fails, as require_admission counts; -1: none.
 template <class A>
 constexpr int missing_in_admission = contract::first_missing<
-    std::is_trivially_copyable_v<A>, contract::allows<admit_uses::repeats, A>,
-    contract::allows<admit_uses::meets_budget, A>,
+    std::is_trivially_copyable_v<A>, has_form_of_facts<admit_facts, A>(),
     !contract::allows<admit_uses::counts, A> || contract::allows<admit_uses::allow, A>>();
 
 /// Refuses a type that is no admission rule and says what it lacks. The compiler's note names the type.
 template <class Admit> constexpr void require_admission() {
   constexpr int missing = missing_in_admission<Admit>;
   static_assert(missing != 0, "kvmeld: the admission is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the admission has no `static constexpr bool repeats`");
-  static_assert(missing != 2, "kvmeld: the admission has no `static constexpr bool meets_budget`");
+  static_assert(missing != 1, "kvmeld: the admission states no `static constexpr admit_facts facts`");
   static_assert(
-      missing != 3,
+      missing != 2,
       "kvmeld: the admission has no `admission allow(state, middle, round)`; `allow_from` alone serves "
       "where it neither repeats nor meets budgets");
-}
-
-/// Whether an identifier with this admission repeats. If the admission does not declare it, the answer is
-/// false, and require_admission reports the missing declaration.
-template <class Admit> constexpr bool repeats_by() {
-  if constexpr (contract::allows<admit_uses::repeats, Admit>) {
-    return Admit::repeats;
-  } else {
-    return false;
-  }
-}
-
-/// Whether an identifier with this admission meets its budget; see repeats_by.
-template <class Admit> constexpr bool meets_budget_by() {
-  if constexpr (contract::allows<admit_uses::meets_budget, Admit>) {
-    return Admit::meets_budget;
-  } else {
-    return false;
-  }
 }
 
 }  // namespace detail

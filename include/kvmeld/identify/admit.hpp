@@ -5,6 +5,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -64,8 +65,6 @@ struct threshold {
   }
 
   static constexpr char const* name = "threshold";
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = false;
 
   KVMELD_HD admission allow(track_state const&, std::uint32_t, std::uint32_t) const {
     return {0xffffffffu, order_key(theta) + (inclusive ? 0u : 1u)};
@@ -84,8 +83,7 @@ struct exact_budget {
   std::uint32_t bisections = 16;  ///< steps in which consecutive_threshold narrows its threshold
 
   static constexpr char const* name = "exact_budget";
-  static constexpr bool repeats = true;
-  static constexpr bool meets_budget = true;
+  static constexpr admit_facts facts{&admit_facts::repeats, &admit_facts::meets_budget};
 
   KVMELD_HD admission allow(track_state const& s, std::uint32_t, std::uint32_t) const {
     return {s.excess(), 1};
@@ -102,8 +100,7 @@ struct top_share {
   round_schedule schedule{};  ///< r_i, the share of each round
 
   static constexpr char const* name = "top_share";
-  static constexpr bool repeats = true;
-  static constexpr bool meets_budget = true;
+  static constexpr admit_facts facts{&admit_facts::repeats, &admit_facts::meets_budget};
 
   KVMELD_HD admission allow(track_state const& s, std::uint32_t middle, std::uint32_t round) const {
     return {min_of(schedule.edges(round, middle), s.excess()), 1};
@@ -131,8 +128,6 @@ struct ema_threshold {
   float beta = 0.7f;  ///< weight of this compression's highest similarity, 0 to 1
 
   static constexpr char const* name = "ema_threshold";
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = false;
 
   template <class Round> KVMELD_HD admission allow_from(Round const& round, std::uint32_t candidates) const {
     auto const& team = round.team();

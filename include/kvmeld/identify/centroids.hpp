@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -51,12 +52,8 @@ struct centroids {
   rope_params rope{};
 
   static constexpr char const* name = "centroids";
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = true;
-  static constexpr bool fills_budget = true;  ///< for any rows
-  static constexpr bool needs_score = false;
-  static constexpr bool makes_sets = true;
-  static constexpr bool needs_keys = true;
+  static constexpr identify_facts facts{&identify_facts::meets_budget, &identify_facts::fills_budget,
+                                        &identify_facts::needs_keys};
   static constexpr std::uint32_t most = 128;      ///< clusters of a stretch; with more, stretches are shorter
   static constexpr std::uint32_t tile_rows = 32;  ///< entries that are compared together
 

@@ -5,6 +5,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -38,12 +39,10 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
   Admit admission{};          ///< how many of the edges merge
 
   static constexpr char const* name = "chunked_bipartite";
-  static constexpr bool repeats = detail::repeats_by<Admit>();
-  static constexpr bool meets_budget = detail::meets_budget_by<Admit>();
-  static constexpr bool needs_score = false;
-  static constexpr bool makes_sets = true;
-  static constexpr bool needs_keys = true;
-  static constexpr bool gives_similarity = true;
+  static constexpr identify_facts facts =
+      changed_facts(identify_facts{&identify_facts::needs_keys, &identify_facts::gives_similarity},
+                    &identify_facts::repeats, stated_facts<admit_facts, Admit>.repeats,
+                    &identify_facts::meets_budget, stated_facts<admit_facts, Admit>.meets_budget);
   static constexpr std::uint32_t tile_rows = 64;  ///< A entries of a tile
 
   /// Number of A entries in a chunk of `n` entries.
@@ -153,7 +152,7 @@ template <class Admit = kvmeld::admit::top_share> struct chunked_bipartite {
 private:
   /// Rounds if `beside` entries never merge. Entries beyond the limit count as mergeable all the same.
   std::uint32_t rounds_beside(std::uint32_t beside, std::uint32_t length, std::uint32_t limit) const {
-    if constexpr (repeats) {
+    if constexpr (facts.repeats) {
       constexpr std::uint32_t late = 1u << 30;
       std::uint32_t rounds = 0;
       for (track_state s{}; length > limit; ++rounds) {

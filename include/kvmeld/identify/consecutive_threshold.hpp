@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
@@ -50,13 +51,11 @@ template <class Admit = kvmeld::admit::exact_budget> struct consecutive_threshol
   Admit admission{};                             ///< the threshold, or the budget that it is found for
 
   static constexpr char const* name = "consecutive_threshold";
-  static constexpr bool repeats = false;
   static constexpr bool to_budget =
       std::is_same_v<Admit, kvmeld::admit::exact_budget>;  ///< whether it finds its threshold itself
-  static constexpr bool meets_budget = to_budget;
-  static constexpr bool needs_score = true;
-  static constexpr bool makes_sets = true;
-  static constexpr bool needs_keys = true;
+  static constexpr identify_facts facts =
+      changed_facts(identify_facts{&identify_facts::needs_score, &identify_facts::needs_keys},
+                    &identify_facts::meets_budget, to_budget);
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(shape const& s, int lanes) const {

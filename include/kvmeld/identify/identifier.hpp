@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -23,73 +24,22 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// An identifier may leave out this declaration, which then is false. The same holds for those below, except
-/// `reads_live`, which then is true. `makes_spans`: sources go to spans of slots (fate::spread) instead of
-/// sets. `admit` then also writes the step's span. As value weight, it writes how much of the source goes
-/// over (0 to 1).
-template <class Identify, class = void> struct makes_spans : std::false_type {};
-template <class Identify>
-struct makes_spans<Identify, std::enable_if_t<Identify::makes_spans>> : std::true_type {};
-/// `needs_centers`: sources merge into entries with role::center, so the selector has to make some.
-template <class Identify, class = void> struct needs_centers : std::false_type {};
-template <class Identify>
-struct needs_centers<Identify, std::enable_if_t<Identify::needs_centers>> : std::true_type {};
-/// `gives_similarity`: the key weight of a source is its similarity until a merge function weighs it.
-template <class Identify, class = void> struct gives_similarity : std::false_type {};
-template <class Identify>
-struct gives_similarity<Identify, std::enable_if_t<Identify::gives_similarity>> : std::true_type {};
-/// `needs_values`: `propose` receives kv{keys, values} instead of the keys.
-template <class Identify, class = void> struct needs_values : std::false_type {};
-template <class Identify>
-struct needs_values<Identify, std::enable_if_t<Identify::needs_values>> : std::true_type {};
-
-/// `drops_unmerged`: no mergeable entry stays, whatever the data. Only pinned entries and centres stay.
-template <class Identify, class = void> struct drops_unmerged : std::false_type {};
-template <class Identify>
-struct drops_unmerged<Identify, std::enable_if_t<Identify::drops_unmerged>> : std::true_type {};
-
-/// `fills_budget`: one round meets the budget exactly, whatever the rows, as long as one entry may merge. So
-/// tracks can share a budget: each merges down to its part.
-template <class Identify, class = void> struct fills_budget : std::false_type {};
-template <class Identify>
-struct fills_budget<Identify, std::enable_if_t<Identify::fills_budget>> : std::true_type {};
-
-/// `reads_live`: the identifier looks at the list of live entries. The default is true. An identifier that
-/// declares false gets no list, and live() of its round_view is 0.
-template <class Identify, class = void> struct reads_live : std::true_type {};
-template <class Identify>
-struct reads_live<Identify, std::enable_if_t<!Identify::reads_live>> : std::false_type {};
-
-namespace detail {
-
-/// Whether an identifier lists one candidate per possible source, `edges(places)` of them.
-template <class Identify, class = void> struct lists_edges : std::false_type {};
-
-template <class Identify>
-struct lists_edges<Identify, std::void_t<decltype(std::declval<Identify const&>().edges(0u))>>
-    : std::true_type {};
-
-}  // namespace detail
-
-/// An identifier decides which of a track's live entries merge. It may derive from identify::defaults.
+/// An identifier decides which of a track's live entries merge.
 /// `admit(round)` merges and drops live entries of a round_view; all lanes of a team call it together. An
-/// identifier that declares `needs_keys` either compares rows in `admit` (round_view::similarity), or looks
+/// identifier that states `needs_keys` either compares rows in `admit` (round_view::similarity), or looks
 /// for candidates before, in many tiles at the same time. Then it also has:
 /// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: tiles per track of `propose`, and scratch of a tile
 /// - `propose(tile)`: reads rows through a proposal_tile and writes candidates, which `admit` finds
 ///
 /// `std::string problem_for(shape)`, optional: why it does not work for caches of this shape.
 ///
-/// It declares `repeats` (further rounds may follow), `meets_budget` (the length is exactly the budget
-/// whenever enough is mergeable), `needs_score`, `makes_sets`, `needs_keys`. If it makes sets or needs keys,
-/// the library looks for rows with NaN or infinity before the identifier sees the list.
+/// Everything else it states in its `facts` (identify_facts).
+///
+/// `std::uint32_t max_rounds(length, limit)`, optional: after how many rounds `compress` is done with a track
+/// of `length` entries, if it repeats; by default as many as entries have to go. `likely_rounds(length,
+/// limit, outside)`, optional: a number that `compress` hardly ever exceeds if `outside` entries are pinned
+/// or frozen; by default max_rounds.
 namespace identify_uses {
-template <class I> using repeats = contract::flag<(I::repeats ? true : false)>;
-template <class I> using meets_budget = contract::flag<(I::meets_budget ? true : false)>;
-template <class I> using needs_score = contract::flag<(I::needs_score ? true : false)>;
-template <class I> using makes_sets = contract::flag<(I::makes_sets ? true : false)>;
-template <class I> using needs_keys = contract::flag<(I::needs_keys ? true : false)>;
-template <class I> using reads_rows = std::enable_if_t<I::needs_keys>;
 template <class I>
 using tiles = decltype(static_cast<std::uint32_t>(std::declval<I const&>().tiles(shape{})));
 template <class I>
@@ -97,7 +47,8 @@ using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<I const&>()
 /// Rows of any layout, as `propose` gets them.
 using some_rows = detail::joined_rows<strided<float>>;
 template <class I>
-using rows = std::conditional_t<needs_values<I>::value, kv<some_rows, some_rows>, some_rows>;
+using rows =
+    std::conditional_t<stated_facts<identify_facts, I>.needs_values, kv<some_rows, some_rows>, some_rows>;
 template <class I>
 using propose =
     decltype(std::declval<I const&>().propose(std::declval<proposal_tile<serial_team, rows<I>> const&>()));
@@ -106,6 +57,12 @@ using admit = decltype(std::declval<I const&>().admit(std::declval<round_view<se
 template <class I>
 using problem_for =
     decltype(static_cast<std::string>(std::declval<I const&>().problem_for(std::declval<shape const&>())));
+template <class I> using edges = decltype(static_cast<std::uint32_t>(std::declval<I const&>().edges(0u)));
+template <class I>
+using max_rounds = decltype(static_cast<std::uint32_t>(std::declval<I const&>().max_rounds(0u, 0u)));
+template <class I>
+using likely_rounds =
+    decltype(static_cast<std::uint32_t>(std::declval<I const&>().likely_rounds(0u, 0u, 0u)));
 }  // namespace identify_uses
 
 namespace detail {
@@ -123,18 +80,18 @@ std::string shape_problem([[maybe_unused]] I const& identify, [[maybe_unused]] s
 /// Whether an identifier looks for candidates in tiles before `admit`.
 template <class I>
 constexpr bool proposes =
-    contract::allows<identify_uses::reads_rows, I>&& contract::allows<identify_uses::tiles, I>;
+    stated_facts<identify_facts, I>.needs_keys&& contract::allows<identify_uses::tiles, I>;
+/// Whether it lists one candidate per possible source, `edges(places)` of them.
+template <class I> constexpr bool lists_edges = contract::allows<identify_uses::edges, I>;
 /// Whether an identifier reads rows in `admit`.
 template <class I>
 constexpr bool admits_by_rows =
-    contract::allows<identify_uses::reads_rows, I> && !contract::allows<identify_uses::tiles, I>;
+    stated_facts<identify_facts, I>.needs_keys && !contract::allows<identify_uses::tiles, I>;
 
 /// Number of the first requirement that an identifier fails, as require_identifier counts; -1: none.
 template <class I>
 constexpr int missing_in_identifier = contract::first_missing<
-    std::is_trivially_copyable_v<I>, contract::allows<identify_uses::repeats, I>,
-    contract::allows<identify_uses::meets_budget, I>, contract::allows<identify_uses::needs_score, I>,
-    contract::allows<identify_uses::makes_sets, I>, contract::allows<identify_uses::needs_keys, I>,
+    std::is_trivially_copyable_v<I>, has_form_of_facts<identify_facts, I>(),
     !proposes<I> || contract::allows<identify_uses::scratch_bytes, I>,
     !proposes<I> || contract::allows<identify_uses::propose, I>, contract::allows<identify_uses::admit, I>>();
 
@@ -150,20 +107,41 @@ namespace detail {
 template <class Identify> constexpr void require_identifier() {
   constexpr int missing = missing_in_identifier<Identify>;
   static_assert(missing != 0, "kvmeld: the identifier is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the identifier has no `static constexpr bool repeats`");
-  static_assert(missing != 2, "kvmeld: the identifier has no `static constexpr bool meets_budget`");
-  static_assert(missing != 3, "kvmeld: the identifier has no `static constexpr bool needs_score`");
-  static_assert(missing != 4, "kvmeld: the identifier has no `static constexpr bool makes_sets`");
-  static_assert(missing != 5, "kvmeld: the identifier has no `static constexpr bool needs_keys`");
-  static_assert(missing != 6,
+  static_assert(missing != 1, "kvmeld: the identifier states no `static constexpr identify_facts facts`");
+  static_assert(missing != 2,
                 "kvmeld: the identifier has tiles, but no `std::size_t scratch_bytes(shape, lanes)`");
-  static_assert(missing != 7, "kvmeld: the identifier has tiles, but no `propose(tile)`");
-  static_assert(missing != 8, "kvmeld: the identifier has no `admit(round)`");
+  static_assert(missing != 3, "kvmeld: the identifier has tiles, but no `propose(tile)`");
+  static_assert(missing != 4, "kvmeld: the identifier has no `admit(round)`");
   if constexpr (missing == -1) {
-    static_assert(reads_live<Identify>::value || !(Identify::makes_sets || Identify::needs_keys),
-                  "kvmeld: the identifier declares `reads_live = false`, but merges or reads rows");
+    constexpr identify_facts says = stated_facts<identify_facts, Identify>;
+    static_assert(says.reads_live || !(says.makes_sets || says.needs_keys),
+                  "kvmeld: the identifier states that it does not `reads_live`, but merges or reads rows");
   }
 }
+
+}  // namespace detail
+
+/// Rounds after which `compress` is done with a track: see the contract of identifiers.
+template <class Identify>
+std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
+  if (length <= limit) return 0;
+  if (!facts_of<identify_facts>(identify).repeats) return 1;
+  if constexpr (contract::allows<identify_uses::max_rounds, Identify>)
+    return identify.max_rounds(length, limit);
+  return length - limit;
+}
+/// Rounds that `compress` hardly ever exceeds: see the contract of identifiers.
+template <class Identify>
+std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit,
+                            std::uint32_t outside) {
+  if constexpr (contract::allows<identify_uses::likely_rounds, Identify>) {
+    if (length > limit && facts_of<identify_facts>(identify).repeats)
+      return identify.likely_rounds(length, limit, outside);
+  }
+  return max_rounds(identify, length, limit);
+}
+
+namespace detail {
 
 /// Opens a round: empties the step, drops irrelevant entries, and lists the slots of live entries with their
 /// places.
@@ -258,7 +236,8 @@ KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref 
   std::uint32_t const before =
       wave.ledger.sequence_state(t.where.sequence, sequence_word::rounds) + wave.state[t.item].rounds;
   round_view<Team, Rows> view(team, wave, t.item, before, rows);
-  if constexpr (!proposes<Identify> && Identify::makes_sets) {  // else nobody calls round_view::propose
+  if constexpr (!proposes<Identify> &&
+                stated_facts<identify_facts, Identify>.makes_sets) {  // else nobody calls round_view::propose
     view.for_each(view.live(), [&](std::uint32_t i) { view.candidates()[i].key = 0; });
   }
   team.sync();
@@ -309,7 +288,7 @@ template <class Identify> struct admit_phase {
   wave_ref wave;
   bool repeats;  ///< whether the identifier repeats
 
-  static constexpr bool light = is_light<Identify>::value;
+  static constexpr bool light = stated_facts<identify_facts, Identify>.light;
   static constexpr bool wide = true, near_scratch = true, spans_blocks = true;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return admit_scratch(); }

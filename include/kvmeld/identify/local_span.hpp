@@ -5,6 +5,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
@@ -51,14 +52,10 @@ struct local_span {
   float const* given = nullptr;
 
   static constexpr char const* name = "local_span";
-  static constexpr bool light = true;
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = true;
-  static constexpr bool drops_unmerged = true;
-  static constexpr bool needs_score = true;
-  static constexpr bool makes_sets = false;
-  static constexpr bool makes_spans = true;
-  static constexpr bool needs_keys = false;
+  static constexpr identify_facts facts = changed_facts(
+      identify_facts{&identify_facts::meets_budget, &identify_facts::drops_unmerged,
+                     &identify_facts::needs_score, &identify_facts::makes_spans, &identify_facts::light},
+      &identify_facts::makes_sets, false);
 
   template <class Round> KVMELD_HD void admit(Round& round) const {
     run const to = find_targets(round);

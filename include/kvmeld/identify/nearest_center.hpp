@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -38,24 +39,20 @@ struct nearest_center {
   Admit admission{};  ///< how much alike an entry and its centre have to be
 
   static constexpr char const* name = By == resemblance::keys ? "nearest_key" : "nearest_center";
-  static constexpr bool repeats = false;
-  static constexpr bool meets_budget = true;
-  static constexpr bool needs_score = false;
-  static constexpr bool makes_sets = true;
-  static constexpr bool needs_keys = true;
-  static constexpr bool needs_values = By != resemblance::keys;
-  static constexpr bool needs_centers = true;
-  static constexpr bool drops_unmerged = true;
-  static constexpr bool gives_similarity = true;
+  static constexpr identify_facts facts =
+      changed_facts(identify_facts{&identify_facts::meets_budget, &identify_facts::drops_unmerged,
+                                   &identify_facts::needs_keys, &identify_facts::needs_centers,
+                                   &identify_facts::gives_similarity},
+                    &identify_facts::needs_values, By != resemblance::keys);
   static constexpr std::uint32_t tile_rows = 64;  ///< entries of a tile
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, tile_rows); }
   std::size_t scratch_bytes(shape const& s, int) const {
-    std::size_t const channels = s.key_dim + (needs_values ? s.value_dim : 0u);
+    std::size_t const channels = s.key_dim + (facts.needs_values ? s.value_dim : 0u);
     return 2 * scratch_size(std::size_t{tile_rows} * s.key_dim * sizeof(float)) +
            2 * scratch_size(std::size_t{tile_rows} * (channels - s.key_dim) * sizeof(float)) +
-           (needs_values ? 2 : 1) * detail::row_match_scratch(tile_rows) +
-           (needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
+           (facts.needs_values ? 2 : 1) * detail::row_match_scratch(tile_rows) +
+           (facts.needs_values ? scratch_size(2 * tile_rows * tile_rows * sizeof(float)) : 0);
   }
 
   template <class View> KVMELD_HD void propose(View const& tile) const {
@@ -72,7 +69,7 @@ struct nearest_center {
         tile.team().sync();
       }
     };
-    if constexpr (needs_values) {
+    if constexpr (facts.needs_values) {
       both(tile.team(), tile.where(), tile.rows(), sources, rows, centers, out);
     } else {
       keys_only(tile.team(), tile.where(), tile.rows(), sources, rows, centers, out);

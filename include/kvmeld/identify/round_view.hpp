@@ -70,12 +70,12 @@ public:
   /// `propose`. Costs one pass over both rows by the calling lane, in any layout. Heads that share a plan are
   /// compared over all their channels. Not a number if squares overflow.
   KVMELD_HD float similarity(std::uint32_t i, std::uint32_t j) const {
-    static_assert(reads_rows, "kvmeld: similarity reads keys: declare `needs_keys = true` and no `propose`");
+    static_assert(reads_rows, "kvmeld: similarity reads keys: state `needs_keys`, and have no `propose`");
     return row_cosine(keys_in(rows_), where(), slot(i), slot(j));
   }
   /// The same for values. The identifier also declares `needs_values`.
   KVMELD_HD float value_similarity(std::uint32_t i, std::uint32_t j) const {
-    static_assert(reads_rows, "kvmeld: value_similarity reads values: declare `needs_values = true`");
+    static_assert(reads_rows, "kvmeld: value_similarity reads values: state `needs_values`");
     return row_cosine(rows_.values, where(), slot(i), slot(j));
   }
 
@@ -254,18 +254,5 @@ private:
   tile const& tile_;
 };
 
-namespace identify {
-
-/// Declarations for an identifier to derive from: it makes sets in one round, and reads no rows.
-struct defaults {
-  static constexpr bool repeats = false;  ///< further rounds may follow
-  static constexpr bool meets_budget =
-      false;  ///< the length is exactly the budget whenever enough is mergeable
-  static constexpr bool needs_score = false;  ///< reads the scores of entries
-  static constexpr bool makes_sets = true;    ///< merges, and does not only drop
-  static constexpr bool needs_keys = false;   ///< reads rows
-};
-
-}  // namespace identify
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
@@ -60,7 +61,7 @@ namespace identify {
 /// as all of them.
 template <class Identify, class Position> struct turned : Identify {
   static_assert(
-      gives_similarity<Identify>::value,
+      stated_facts<identify_facts, Identify>.gives_similarity,
       "kvmeld: turned is for identifiers that give similarities: chunked_bipartite, nearest_center");
   rope_params rope;     ///< which channels turn, and how far per position
   Position position{};  ///< the position that a key is rotated for

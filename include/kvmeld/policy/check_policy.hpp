@@ -88,11 +88,11 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   }
   require_merge_function<Merge>();
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
-                !(has_run_time_traits<Identify>::value || has_facts_now<Merge> || has_facts_now<Select> ||
+                !(has_facts_now<Identify> || has_facts_now<Merge> || has_facts_now<Select> ||
                   has_run_time_traits<Score>::value)) {
     constexpr score_traits s = static_score_traits<Score>();
     constexpr select_facts l = stated_facts<select_facts, Select>;
-    constexpr identify_traits i = static_identify_traits<Identify>();
+    constexpr identify_facts i = stated_facts<identify_facts, Identify>;
     constexpr merge_facts m = stated_facts<merge_facts, Merge>;
     static_assert(
         composes::something_to_weigh(i, m),

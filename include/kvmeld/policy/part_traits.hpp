@@ -28,14 +28,6 @@ struct score_traits {
   bool keeps_queries;               ///< keeps reference queries
   bool rows_alone;                  ///< see the contract of scores
 };
-/// What an identifier needs and gives: see is_identifier and makes_spans.
-struct identify_traits {
-  /// See the contract of identifiers.
-  bool needs_score, makes_sets, makes_spans, needs_centers, gives_similarity, repeats, meets_budget,
-      drops_unmerged, fills_budget, reads_live;
-  bool reads_rows;  ///< reads rows of keys, or of keys and values
-};
-
 namespace detail {
 
 /// Whether a part is chosen at run time. Its traits() then tells what holds.
@@ -52,21 +44,6 @@ template <class Score> constexpr score_traits static_score_traits() {
           scores_rows_alone<Score>};
 }
 
-/// See static_score_traits.
-template <class Identify> constexpr identify_traits static_identify_traits() {
-  return {Identify::needs_score,
-          Identify::makes_sets,
-          makes_spans<Identify>::value,
-          needs_centers<Identify>::value,
-          gives_similarity<Identify>::value,
-          Identify::repeats,
-          Identify::meets_budget,
-          drops_unmerged<Identify>::value,
-          fills_budget<Identify>::value,
-          reads_live<Identify>::value,
-          Identify::needs_keys};
-}
-
 }  // namespace detail
 
 /// Traits of a part as it is configured.
@@ -77,45 +54,37 @@ template <class Score> score_traits traits_of_score(Score const& part) {
     return detail::static_score_traits<Score>();
   }
 }
-/// Traits of a part as it is configured.
-template <class Identify> identify_traits traits_of_identifier(Identify const& part) {
-  if constexpr (detail::has_run_time_traits<Identify>::value) {
-    return part.traits();
-  } else {
-    return detail::static_identify_traits<Identify>();
-  }
-}
 /// The rules of composition. A rule is a static_assert for parts fixed at compile time, and a refusal for
 /// parts chosen at run time.
 namespace composes {
-constexpr bool something_to_weigh(identify_traits i, merge_facts m) {
+constexpr bool something_to_weigh(identify_facts i, merge_facts m) {
   return i.makes_sets || i.makes_spans || m.drops || m.spreads;
 }
-constexpr bool spans_have_spreading(identify_traits i, merge_facts m) {
+constexpr bool spans_have_spreading(identify_facts i, merge_facts m) {
   return !i.makes_spans || m.spreads || m.drops;
 }
-constexpr bool spreading_has_spans(identify_traits i, merge_facts m) { return !m.spreads || i.makes_spans; }
-constexpr bool centers_to_merge_into(select_facts s, identify_traits i) {
+constexpr bool spreading_has_spans(identify_facts i, merge_facts m) { return !m.spreads || i.makes_spans; }
+constexpr bool centers_to_merge_into(select_facts s, identify_facts i) {
   return !i.needs_centers || s.makes_centers;
 }
-constexpr bool centers_of_use(select_facts s, identify_traits i) {
+constexpr bool centers_of_use(select_facts s, identify_facts i) {
   return !s.makes_centers || i.needs_centers || !(i.makes_sets || i.makes_spans);
 }
-constexpr bool similarity_to_weigh_by(identify_traits i, merge_facts m) {
+constexpr bool similarity_to_weigh_by(identify_facts i, merge_facts m) {
   return !m.needs_similarity || i.gives_similarity;
 }
-constexpr bool centers_to_live_in(identify_traits i, merge_facts m) { return !m.shares || i.needs_centers; }
+constexpr bool centers_to_live_in(identify_facts i, merge_facts m) { return !m.shares || i.needs_centers; }
 constexpr bool scores_of_members(score_traits s, merge_facts m) { return !m.shares || s.scores_members; }
-constexpr bool scores_of_entries(score_traits s, select_facts l, identify_traits i, merge_facts m) {
+constexpr bool scores_of_entries(score_traits s, select_facts l, identify_facts i, merge_facts m) {
   return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
 }
-constexpr bool scores_to_compute_with(score_traits s, identify_traits i, merge_facts m) {
+constexpr bool scores_to_compute_with(score_traits s, identify_facts i, merge_facts m) {
   bool const peaks = s.gives == score_kind::peaks || s.gives == score_kind::log_peaks;
   bool const weighs = m.needs_score && !(peaks && m.weighs_peaks);
   return s.gives == score_kind::weights || !(weighs || (i.needs_score && i.makes_spans && !m.drops));
 }
 constexpr bool queries_to_fit_to(score_traits s, merge_facts m) { return !m.fits || s.keeps_queries; }
-constexpr bool evictions_to_fit(identify_traits i, merge_facts m) {
+constexpr bool evictions_to_fit(identify_facts i, merge_facts m) {
   return !m.fits || !(i.makes_sets || i.makes_spans);
 }
 }  // namespace composes
@@ -123,7 +92,7 @@ constexpr bool evictions_to_fit(identify_traits i, merge_facts m) {
 namespace detail {
 
 /// Why these parts make no policy together; empty if they do.
-inline std::string composition_problem(score_traits s, select_facts l, identify_traits i, merge_facts m,
+inline std::string composition_problem(score_traits s, select_facts l, identify_facts i, merge_facts m,
                                        std::string const& name) {
   auto const no = [&](char const* part, char const* what, char const* condition) {
     return refusal(message("policy ", name), part, what, condition);
@@ -183,7 +152,7 @@ inline std::string composition_problem(score_traits s, select_facts l, identify_
 template <class Score, class Select, class Identify, class Merge>
 bool stays_by_score(policy<Score, Select, Identify, Merge> const& p) {
   select_facts const s = facts_of<select_facts>(p.select);
-  identify_traits const i = traits_of_identifier(p.identify);
+  identify_facts const i = facts_of<identify_facts>(p.identify);
   return s.needs_score && !s.thins_any_track && (i.drops_unmerged || i.fills_budget);
 }
 
@@ -191,7 +160,7 @@ namespace detail {
 
 /// Why a policy would keep no entry of any track, whatever its budget; empty if it keeps some.
 template <class Policy> std::string emptying_problem(Policy const& p) {
-  if (!traits_of_identifier(p.identify).drops_unmerged || !facts_of<select_facts>(p.select).pins_exactly)
+  if (!facts_of<identify_facts>(p.identify).drops_unmerged || !facts_of<select_facts>(p.select).pins_exactly)
     return {};
   pins const most = p.select.pinned(largest::capacity, largest::capacity - 1, 0);
   if (most.total() + most.centers != 0) return {};
@@ -210,53 +179,8 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
   }
   if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
   return detail::composition_problem(traits_of_score(p.score), facts_of<select_facts>(p.select),
-                                     traits_of_identifier(p.identify), facts_of<merge_facts>(p.merge),
+                                     facts_of<identify_facts>(p.identify), facts_of<merge_facts>(p.merge),
                                      name_of_policy(p));
-}
-
-namespace detail {
-
-/// Whether an identifier has max_rounds(length, limit). max_rounds says after how many rounds `compress` is
-/// done with a track of `length` entries: one, or as many rounds as entries have to go, or what the
-/// identifier's own max_rounds says.
-template <class Identify, class = void> struct knows_rounds : std::false_type {};
-
-template <class Identify>
-struct knows_rounds<Identify, std::void_t<decltype(std::declval<Identify const&>().max_rounds(0u, 0u))>>
-    : std::true_type {};
-
-}  // namespace detail
-/// See knows_rounds.
-template <class Identify>
-std::uint32_t max_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit) {
-  if (length <= limit) return 0;
-  if (!traits_of_identifier(identify).repeats) return 1;
-  if constexpr (detail::knows_rounds<Identify>::value) return identify.max_rounds(length, limit);
-  return length - limit;
-}
-
-namespace detail {
-
-/// Whether an identifier has likely_rounds(length, limit, outside). likely_rounds is a number of rounds that
-/// `compress` hardly ever exceeds if `outside` entries are pinned or frozen. Without a likely_rounds of its
-/// own it is max_rounds.
-template <class Identify, class = void> struct knows_likely_rounds : std::false_type {};
-
-template <class Identify>
-struct knows_likely_rounds<Identify,
-                           std::void_t<decltype(std::declval<Identify const&>().likely_rounds(0u, 0u, 0u))>>
-    : std::true_type {};
-
-}  // namespace detail
-/// See knows_likely_rounds.
-template <class Identify>
-std::uint32_t likely_rounds(Identify const& identify, std::uint32_t length, std::uint32_t limit,
-                            std::uint32_t outside) {
-  if constexpr (detail::knows_likely_rounds<Identify>::value) {
-    if (length > limit && traits_of_identifier(identify).repeats)
-      return identify.likely_rounds(length, limit, outside);
-  }
-  return max_rounds(identify, length, limit);
 }
 
 }  // namespace KVMELD_ABI

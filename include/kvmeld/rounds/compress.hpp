@@ -120,7 +120,8 @@ void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list 
 /// The phase that selects, told what the policy's other parts need of it.
 template <class Policy>
 select_phase<typename Policy::select_type> select_phase_of(Policy const& p, wave_ref const& wave) {
-  return {p.select, wave, facts_of<select_facts>(p.select), traits_of_identifier(p.identify).drops_unmerged};
+  return {p.select, wave, facts_of<select_facts>(p.select),
+          facts_of<identify_facts>(p.identify).drops_unmerged};
 }
 
 template <class Executor, class Policy, class Keys, class Values>
@@ -150,9 +151,9 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if (wave.split > 1) limit_by_score(launch, p);
   launch(select_phase_of(p, wave));
   if (rows != looked_at::everything) {
-    identify_traits const made = traits_of_identifier(p.identify);
+    identify_facts const made = facts_of<identify_facts>(p.identify);
     bool const spreads = made.makes_spans && !dissolves_sets(p);
-    if (!made.makes_sets && !made.reads_rows && !spreads)
+    if (!made.makes_sets && !made.needs_keys && !spreads)
       return;  // no row is read, so none is checked for NaN or infinity
     rows = spreads ? looked_at::any_role : looked_at::mergeable;
   }
@@ -289,7 +290,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (likely_rounds < max_rounds) likely_rounds = min_of(likely_rounds, 1u);
     max_rounds = min_of(max_rounds, 2u);
   }
-  std::uint32_t const rounds = traits_of_identifier(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
+  std::uint32_t const rounds =
+      facts_of<identify_facts>(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     if (detail::may_plan_directly(wave, rounds)) wave.step = wave.plan;
@@ -311,8 +313,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     detail::fit_rows(launch, p, x);
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
     bool const listed = wave.plans_directly() && round != 0 &&
-                        (fallback == shortfall::keep || !traits_of_identifier(p.identify).makes_spans);
-    detail::merge_values<makes_spans<typename Policy::identify_type>::value>(
+                        (fallback == shortfall::keep || !facts_of<identify_facts>(p.identify).makes_spans);
+    detail::merge_values<stated_facts<identify_facts, typename Policy::identify_type>.makes_spans>(
         launch, x.values, facts.merges_rows, facts.makes_spans && facts.merges_rows, listed);
     detail::move_together(launch, x, ws.zero_emptied);
   });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/executor.hpp>
@@ -101,15 +102,6 @@ template <class Policy, class Keys, class Values, bool Warps> struct remaining_r
   }
 };
 
-/// Whether further rounds may follow the first one of a policy of this type.
-template <class Identify> constexpr bool may_repeat() {
-  if constexpr (has_run_time_traits<Identify>::value) {
-    return true;
-  } else {
-    return Identify::repeats;
-  }
-}
-
 /// Whether an executor's teams are made of warps (exec/warps.hpp).
 template <class Executor, class = void> struct runs_on_warps : std::false_type {};
 template <class Executor>
@@ -123,7 +115,8 @@ template <class Executor, class Policy, class Keys, class Values>
 bool run_remaining_rounds([[maybe_unused]] launcher<Executor> const& launch, [[maybe_unused]] Policy const& p,
                           [[maybe_unused]] kv<Keys, Values> const& x,
                           [[maybe_unused]] round_facts const& facts, [[maybe_unused]] std::uint32_t rounds) {
-  if constexpr (!is_immediate<Executor>::value && may_repeat<typename Policy::identify_type>()) {
+  if constexpr (!is_immediate<Executor>::value &&
+                stated_facts<identify_facts, typename Policy::identify_type>.repeats) {
     wave_ref const& wave = launch.wave;
     if (wave.split != 1 || wave.scope != 1) return false;
     remaining_rounds_phase<Policy, Keys, Values, runs_on_warps<Executor>::value> phase{p,     x,      wave,

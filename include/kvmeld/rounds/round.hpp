@@ -44,7 +44,7 @@ template <class Policy> bool dissolves_sets(Policy const& p) { return facts_of<m
 
 /// Whether the policy merges rows; otherwise it only evicts.
 template <class Policy> bool merges_rows(Policy const& p) {
-  identify_traits const i = traits_of_identifier(p.identify);
+  identify_facts const i = facts_of<identify_facts>(p.identify);
   return (i.makes_sets || i.makes_spans) && !dissolves_sets(p);
 }
 
@@ -66,7 +66,7 @@ struct round_facts {
 /// The facts about a policy in a cache of this shape.
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
   score_kind const gives = traits_of_score(p.score).gives;
-  identify_traits const made = traits_of_identifier(p.identify);
+  identify_facts const made = facts_of<identify_facts>(p.identify);
   return {made.needs_centers,
           made.reads_live,
           made.repeats,
@@ -118,20 +118,21 @@ template <class Launch, class Policy, class Keys, class Values>
 KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
                           round_facts const& facts, bool merges_ledger = false) {
   using identify_type = typename Policy::identify_type;
+  constexpr identify_facts may = stated_facts<identify_facts, identify_type>;
   identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
   launch(round_phase{{wave}, facts.lists_centers, facts.lists_live});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
-  if constexpr (identify_type::needs_keys && needs_values<identify_type>::value) {
+  if constexpr (may.needs_keys && may.needs_values) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
     launch(propose_phase<identify_type, rows>{
         identify, {join(x.keys, wave), join(x.values, wave)}, joined_wave(wave), facts.proposal_tiles});
-  } else if constexpr (identify_type::needs_keys) {
+  } else if constexpr (may.needs_keys) {
     launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave),
                                                            facts.proposal_tiles});
   }
   admit_phase<identify_type> const admit{identify, wave, facts.repeats};
-  constexpr bool may_link = identify_type::makes_sets || makes_spans<identify_type>::value;
+  constexpr bool may_link = may.makes_sets || may.makes_spans;
   bool const links = facts.makes_sets || facts.makes_spans;
   bool const joins = links && Launch::joins && wave.scope == 1;
   if constexpr (may_link && Launch::joins) {
@@ -144,11 +145,11 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
       if (links) launch(link_phase{{wave}, wave.step});
     }
   }
-  if constexpr (makes_spans<identify_type>::value) {
+  if constexpr (may.makes_spans) {
     if (facts.makes_spans)
       launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
   }
-  if constexpr (identify_type::makes_sets) {
+  if constexpr (may.makes_sets) {
     if (facts.makes_sets) {
       wave_ref told = wave;
       told.scores = facts.scores;

@@ -229,8 +229,8 @@ template <class Launch, class Policy> void limit_by_score(Launch const& launch, 
   launch(rank_phase<typename Policy::select_type>{{wave},
                                                   p.select,
                                                   facts_of<select_facts>(p.select).makes_centers,
-                                                  traits_of_identifier(p.identify).makes_sets,
-                                                  traits_of_identifier(p.identify).fills_budget});
+                                                  facts_of<identify_facts>(p.identify).makes_sets,
+                                                  facts_of<identify_facts>(p.identify).fills_budget});
   launch(stay_phase{{wave}});
   constexpr std::uint32_t passes = 4;
   for (std::uint32_t pass = 0; pass < passes; ++pass) {

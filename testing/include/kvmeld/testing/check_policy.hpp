@@ -10,6 +10,7 @@
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
@@ -60,7 +61,7 @@ public:
 
   /// Whether the budgets of the life have room for what the policy pins, and for one entry more.
   bool fits() const {
-    bool const needs_one = !traits_of_identifier(policy_.identify).drops_unmerged;
+    bool const needs_one = !facts_of<identify_facts>(policy_.identify).drops_unmerged;
     for (std::uint32_t left : {first_budget(extent_), last_budget(extent_)}) {
       if (policy_.select.pinned(tokens_of(extent_), left, frozen).total() + (needs_one ? 1 : 0) > left)
         return false;
