@@ -13,7 +13,7 @@ namespace hand_made {
 
 // One channel for each rule, fed by nobody.
 struct four_channels {
-  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
+  static constexpr kvmeld::score_facts facts{kvmeld::score_kind::weights};
   static constexpr kvmeld::channel_list channels() {
     kvmeld::channel_list c;
     c.add({kvmeld::channel_tag::user, kvmeld::channel_rule::sum, 0.0f});

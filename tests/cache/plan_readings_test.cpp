@@ -162,7 +162,7 @@ TEST_CASE("scores that a plan was made from, of attention, of rows and of the en
 
 // Weights that follow from the position alone.
 struct by_position {
-  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
+  static constexpr kvmeld::score_facts facts{kvmeld::score_kind::weights};
   static float of(kvmeld::position_t p) { return static_cast<float>(1 + p * 7 % 31); }
   float importance(kvmeld::score_view const& view, std::uint32_t i) const { return of(view.position(i)); }
 };

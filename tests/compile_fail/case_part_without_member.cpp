@@ -1,4 +1,5 @@
-// expect SCORE_GIVES: kvmeld: the score has no `static constexpr score_kind gives`
+// expect SCORE_OTHER_FACTS: kvmeld: the score states no `static constexpr score_facts facts`
+// expect SCORE_FLAG: kvmeld: the score states no `static constexpr score_facts facts`
 // expect SCORE_STATIC_CHANNELS: kvmeld: the score's `channels\(\)` is not static constexpr, and it has no `max_channels`
 // expect SCORE_UPDATE: kvmeld: the score has channels, but no `channel_update update\(channel, window_rows, rows\)`
 // expect SCORE_NEXT_WINDOW: kvmeld: the score has channels, but no `std::uint32_t next_window\(window_rows, rows\)`
@@ -54,11 +55,12 @@ struct copied {
 };
 
 struct my_score {
-#if !defined(SCORE_GIVES)
+#if defined(SCORE_FLAG)
   static constexpr kvmeld::score_kind gives = kvmeld::score_kind::none;
-#endif
-#if defined(SCORE_ROWS)
-  static constexpr bool reads_rows = true;
+#elif defined(SCORE_OTHER_FACTS)
+  static constexpr kvmeld::admit_facts facts{};
+#elif defined(SCORE_ROWS)
+  static constexpr kvmeld::score_facts facts{&kvmeld::score_facts::reads_rows};
 #endif
 #if defined(SCORE_ABSORB)
   std::size_t table_floats(kvmeld::shape const&) const { return 1; }

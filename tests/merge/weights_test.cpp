@@ -40,7 +40,7 @@ struct weights {
 
 // A score whose one channel is the attention that an entry got, or its logarithm; the largest of a set stays.
 template <kvmeld::score_kind Kind> struct peak_score : kvmeld::score::max_attention {
-  static constexpr kvmeld::score_kind gives = Kind;
+  static constexpr kvmeld::score_facts facts{Kind};
 };
 
 template <class Merge, class Score = kvmeld::score::global>

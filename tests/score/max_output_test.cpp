@@ -71,7 +71,8 @@ struct projections {
 // A score that keeps what each query head gave, and one that keeps their mean.
 struct by_head : kvmeld::score::global {
   kvmeld::attention_fold how{kvmeld::head_fold::each, kvmeld::row_fold::sum};
-  static constexpr std::uint32_t max_channels = kvmeld::max_channels;
+  static constexpr kvmeld::score_facts facts = kvmeld::changed_facts(
+      kvmeld::score::global::facts, &kvmeld::score_facts::max_channels, kvmeld::max_channels);
   static kvmeld::channel_list channels(kvmeld::shape const& s) {
     return kvmeld::score::max_output<>::channels(s);
   }

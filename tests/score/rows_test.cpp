@@ -112,8 +112,7 @@ void check_lag(dice& d) {
 
 // The largest element of an entry's value.
 struct largest_value {
-  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::order;
-  static constexpr bool reads_rows = true;
+  static constexpr kvmeld::score_facts facts{&kvmeld::score_facts::reads_rows};
 
   template <class Team, class Rows>
   void evaluate(Team const& team, kvmeld::score_view const&, Rows const& rows, float* out) const {
@@ -695,11 +694,11 @@ TEST_CASE("scores chosen at run time: by rows, and only with parts that do not c
   using namespace kvmeld;
   compose::any_score chosen;
   CHECK(compose::find("key_difference", chosen));
-  CHECK(traits_of_score(chosen).reads_rows);
-  CHECK(traits_of_score(chosen).gives == score_kind::order);
+  CHECK(facts_of<score_facts>(chosen).reads_rows);
+  CHECK(facts_of<score_facts>(chosen).gives == score_kind::order);
   CHECK(channels_of(chosen).count == 0);
   CHECK(chosen.need().when == observation::none);
-  CHECK_FALSE(traits_of_score(compose::any_score(score::global{})).reads_rows);
+  CHECK_FALSE(facts_of<score_facts>(compose::any_score(score::global{})).reads_rows);
   compose::composed p = compose::composed_of(preset::merging(preset::snapkv::with_window()));
   p.score = score::lag_relative{4, 16};
   CHECK(configuration_problem(p).empty());

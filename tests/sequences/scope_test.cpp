@@ -74,7 +74,7 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
   // Evictions do not look at rows, unless their scores are made from rows or what stays is fitted.
   auto const identifier = kvmeld::facts_of<kvmeld::identify_facts>(policy.identify);
   bool const looks = identifier.makes_sets || identifier.makes_spans ||
-                     kvmeld::traits_of_score(policy.score).reads_rows ||
+                     kvmeld::facts_of<kvmeld::score_facts>(policy.score).reads_rows ||
                      kvmeld::facts_of<kvmeld::merge_facts>(policy.merge).fits;
   CHECK(((cache.warnings(2) & kvmeld::warning::nonfinite_rows) != 0) == looks);
   // plan + apply for two sequences, whatever order the plan has them in.
@@ -87,7 +87,7 @@ template <class Policy> void shares_plans(char const* name, Policy const& policy
 // The same rows as heads that share a plan, and as one head of all their channels. Scores of rows are made
 // per head, and the heads of a plan have their mean.
 template <class Policy> void same_as_joined(char const* name, Policy const& policy) {
-  if (kvmeld::traits_of_score(policy.score).reads_rows) return;
+  if (kvmeld::facts_of<kvmeld::score_facts>(policy.score).reads_rows) return;
   CAPTURE(std::string(name));
   constexpr kvmeld::shape apart{1, 2, 2, 1, 12, 8, 80}, joined{1, 2, 1, 1, 24, 16, 80};
   support::engine_memory<float> memory(apart), whole(joined);

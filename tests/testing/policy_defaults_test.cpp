@@ -55,8 +55,7 @@ struct every_eighth : kvmeld::select::defaults {
   }
 };
 struct value_norm {
-  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::weights;
-  static constexpr bool reads_rows = true;
+  static constexpr kvmeld::score_facts facts{kvmeld::score_kind::weights, &kvmeld::score_facts::reads_rows};
   template <class Team, class Rows>
   void evaluate(Team const& team, kvmeld::score_view const&, Rows const& rows, float* out) const {
     rows.values.norms(team, [&](kvmeld::slot_t s, float norm) { out[s] = norm; });

@@ -44,7 +44,6 @@ template <fault Fault> std::string problem_of_pairs() {
 enum class slip { none, sum_by_lane, unwritten_scratch, undeclared_scratch, first_lane_only };
 
 template <slip Slip> struct age {
-  static constexpr kvmeld::score_kind gives = kvmeld::score_kind::order;
   std::size_t scratch_bytes(kvmeld::shape const&, int) const {
     return Slip == slip::undeclared_scratch ? 0 : kvmeld::scratch_size(sizeof(float));
   }

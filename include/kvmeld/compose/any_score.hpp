@@ -4,8 +4,8 @@
 #include <kvmeld/core/alternatives.hpp>
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/score/above_mean.hpp>
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/by_chunk.hpp>
@@ -53,11 +53,10 @@ public:
                    score::keeping_queries<score::root_mean_square>, score::keeping_queries<score::local>,
                    score::keeping_queries<score::leverage>, score::max_output<float>,
                    score::by_chunk<score::local>, score::critical<score::local>>;
-  static constexpr score_kind gives = score_kind::weights;          ///< at most; traits() tells
-  static constexpr bool reads_rows = true;                          ///< some alternatives do; traits() tells
-  static constexpr bool spans_blocks = true;                        ///< as all of them that combine rows
-  static constexpr observation observes = observation::every_step;  ///< at most; need() tells
-  static constexpr std::uint32_t max_channels = kvmeld::max_channels;
+  static constexpr score_facts facts =
+      changed_facts(score_facts{score_kind::weights, &score_facts::reads_rows, &score_facts::spans_blocks,
+                                &score_facts::keeps_queries},
+                    &score_facts::max_channels, max_channels);
 
   any_score() = default;
   /// Holds a copy of the part.
@@ -69,8 +68,8 @@ public:
   std::string name() const {
     return of_.visit([](auto const& s) { return full_name_of(s); });
   }
-  score_traits traits() const {
-    return of_.visit([](auto const& s) { return traits_of_score(s); });
+  score_facts facts_now() const {
+    return of_.visit([](auto const& s) { return facts_of<score_facts>(s); });
   }
   /// Which queries the score that is held needs to observe.
   observation_need need() const {

@@ -3,7 +3,9 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/types.hpp>
 
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +16,49 @@ inline namespace KVMELD_ABI {
 // is not named has its default, and a part without `facts` has all defaults. If the facts depend on the
 // parameters of the part, `facts` is what may hold, and the function `facts_now()` of the part returns what
 // holds.
+
+/// When a policy has to be shown attention.
+enum class observation : std::uint8_t {
+  none,            ///< nothing: calls of observe do nothing
+  prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many
+                   ///< (score::local)
+  every_step,      ///< the queries of prompts and of every generated token
+  replay,          ///< the queries of a second reading of the prompt, before a compression, and no others
+                   ///< (score::max_attention)
+};
+
+/// What a score gives, and what it is computed from.
+struct score_facts {
+  score_kind gives = score_kind::order;            ///< an order by default
+  observation observes = observation::every_step;  ///< when it is shown attention, if it keeps numbers
+  /// Most channels of a score whose `channels` depend on its parameters or on the shape; 0: they are
+  /// constant.
+  std::uint32_t max_channels = 0;
+  bool reads_rows = false;  ///< computed from keys and values
+  /// An entry's number depends on the entry and its rows alone. Several teams then share a track: `rows`
+  /// shows each of them its part, and `evaluate` writes nothing for other entries.
+  bool rows_alone = false;
+  /// The team of `evaluate` may be several blocks. What loops over rows write for the block that runs them
+  /// lies in block_scratch, and they keep to the team that they are given (track_rows).
+  bool spans_blocks = false;
+  bool keeps_queries = false;  ///< keeps reference queries: has `reference_queries references()`
+  bool light = false;          ///< makes a few operations per entry of a track and reads no rows
+
+  constexpr score_facts() = default;
+  /// What is named holds: score_facts{score_kind::weights, &score_facts::light}.
+  template <class... More> constexpr score_facts(score_kind kind, More... more) : score_facts(more...) {
+    gives = kind;
+  }
+  /// See above.
+  template <class... More> constexpr score_facts(observation when, More... more) : score_facts(more...) {
+    observes = when;
+  }
+  /// See above.
+  template <class... More>
+  constexpr score_facts(bool score_facts::*fact, More... more) : score_facts(more...) {
+    this->*fact = true;
+  }
+};
 
 /// What a merge function needs and does; all false by default.
 struct merge_facts {
@@ -119,6 +164,7 @@ namespace detail {
 template <class Part> using facts_said = decltype(Part::facts);
 template <class Part> using facts_now = decltype(std::declval<Part const&>().facts_now());
 template <class Part> using needs_score_said = decltype(Part::needs_score);
+template <class Part> using gives_said = decltype(Part::gives);
 template <class Part> using repeats_said = decltype(Part::repeats);
 
 /// Whether the facts of a part depend on its parameters.
@@ -136,7 +182,8 @@ template <class Facts, class Part> constexpr bool has_form_of_facts() {
   if constexpr (contract::allows<facts_said, Part>) {
     return std::is_same_v<decltype(Part::facts), Facts const>;
   } else {
-    return !contract::allows<needs_score_said, Part> && !contract::allows<repeats_said, Part>;
+    return !contract::allows<gives_said, Part> && !contract::allows<needs_score_said, Part> &&
+           !contract::allows<repeats_said, Part>;
   }
 }
 

@@ -89,8 +89,8 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   require_merge_function<Merge>();
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
                 !(has_facts_now<Identify> || has_facts_now<Merge> || has_facts_now<Select> ||
-                  has_run_time_traits<Score>::value)) {
-    constexpr score_traits s = static_score_traits<Score>();
+                  has_facts_now<Score>)) {
+    constexpr score_facts s = stated_facts<score_facts, Score>;
     constexpr select_facts l = stated_facts<select_facts, Select>;
     constexpr identify_facts i = stated_facts<identify_facts, Identify>;
     constexpr merge_facts m = stated_facts<merge_facts, Merge>;
@@ -119,7 +119,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
                   "kvmeld: this merge function shares entries, which need centres to live in: use "
                   "identify::nearest_center");
     static_assert(
-        composes::scores_of_members(s, m),
+        composes::scores_of_members(scores_members<Score>, m),
         "kvmeld: this merge function shares entries, but the score does not score members: it must have "
         "evaluate_members(team, view, out), or importance(view, i)");
     static_assert(composes::queries_to_fit_to(s, m),

@@ -21,39 +21,6 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What a score gives: see is_score.
-struct score_traits {
-  score_kind gives;                 ///< see the contract of scores
-  bool scores_members, reads_rows;  ///< see the contract of scores
-  bool keeps_queries;               ///< keeps reference queries
-  bool rows_alone;                  ///< see the contract of scores
-};
-namespace detail {
-
-/// Whether a part is chosen at run time. Its traits() then tells what holds.
-template <class Part, class = void> struct has_run_time_traits : std::false_type {};
-
-template <class Part>
-struct has_run_time_traits<Part, std::void_t<decltype(std::declval<Part const&>().traits())>>
-    : std::true_type {};
-
-/// Traits of a part by its type. For a part that is chosen at run time they promise little; its `traits()`
-/// tells more.
-template <class Score> constexpr score_traits static_score_traits() {
-  return {Score::gives, scores_members<Score>::value, reads_rows<Score>, may_keep_references<Score>,
-          scores_rows_alone<Score>};
-}
-
-}  // namespace detail
-
-/// Traits of a part as it is configured.
-template <class Score> score_traits traits_of_score(Score const& part) {
-  if constexpr (detail::has_run_time_traits<Score>::value) {
-    return part.traits();
-  } else {
-    return detail::static_score_traits<Score>();
-  }
-}
 /// The rules of composition. A rule is a static_assert for parts fixed at compile time, and a refusal for
 /// parts chosen at run time.
 namespace composes {
@@ -74,16 +41,16 @@ constexpr bool similarity_to_weigh_by(identify_facts i, merge_facts m) {
   return !m.needs_similarity || i.gives_similarity;
 }
 constexpr bool centers_to_live_in(identify_facts i, merge_facts m) { return !m.shares || i.needs_centers; }
-constexpr bool scores_of_members(score_traits s, merge_facts m) { return !m.shares || s.scores_members; }
-constexpr bool scores_of_entries(score_traits s, select_facts l, identify_facts i, merge_facts m) {
+constexpr bool scores_of_members(bool scores_members, merge_facts m) { return !m.shares || scores_members; }
+constexpr bool scores_of_entries(score_facts s, select_facts l, identify_facts i, merge_facts m) {
   return s.gives != score_kind::none || !(l.needs_score || i.needs_score || m.needs_score);
 }
-constexpr bool scores_to_compute_with(score_traits s, identify_facts i, merge_facts m) {
+constexpr bool scores_to_compute_with(score_facts s, identify_facts i, merge_facts m) {
   bool const peaks = s.gives == score_kind::peaks || s.gives == score_kind::log_peaks;
   bool const weighs = m.needs_score && !(peaks && m.weighs_peaks);
   return s.gives == score_kind::weights || !(weighs || (i.needs_score && i.makes_spans && !m.drops));
 }
-constexpr bool queries_to_fit_to(score_traits s, merge_facts m) { return !m.fits || s.keeps_queries; }
+constexpr bool queries_to_fit_to(score_facts s, merge_facts m) { return !m.fits || s.keeps_queries; }
 constexpr bool evictions_to_fit(identify_facts i, merge_facts m) {
   return !m.fits || !(i.makes_sets || i.makes_spans);
 }
@@ -92,8 +59,8 @@ constexpr bool evictions_to_fit(identify_facts i, merge_facts m) {
 namespace detail {
 
 /// Why these parts make no policy together; empty if they do.
-inline std::string composition_problem(score_traits s, select_facts l, identify_facts i, merge_facts m,
-                                       std::string const& name) {
+inline std::string composition_problem(score_facts s, bool members, select_facts l, identify_facts i,
+                                       merge_facts m, std::string const& name) {
   auto const no = [&](char const* part, char const* what, char const* condition) {
     return refusal(message("policy ", name), part, what, condition);
   };
@@ -119,7 +86,7 @@ inline std::string composition_problem(score_traits s, select_facts l, identify_
     return no("identifier", "one that gives no similarity",
               "nearest_center or chunked_bipartite, because the merge function weighs by similarity");
   }
-  if (!composes::centers_to_live_in(i, m) || !composes::scores_of_members(s, m)) {
+  if (!composes::centers_to_live_in(i, m) || !composes::scores_of_members(members, m)) {
     return no("merge function", "one that shares entries",
               "another, or go with an identifier that merges into centres and a score that scores members");
   }
@@ -178,9 +145,9 @@ std::string configuration_problem(policy<Score, Select, Identify, Merge> const& 
     if (!problem.empty()) return problem;
   }
   if (std::string problem = detail::emptying_problem(p); !problem.empty()) return problem;
-  return detail::composition_problem(traits_of_score(p.score), facts_of<select_facts>(p.select),
-                                     facts_of<identify_facts>(p.identify), facts_of<merge_facts>(p.merge),
-                                     name_of_policy(p));
+  return detail::composition_problem(facts_of<score_facts>(p.score), detail::scores_members<Score>,
+                                     facts_of<select_facts>(p.select), facts_of<identify_facts>(p.identify),
+                                     facts_of<merge_facts>(p.merge), name_of_policy(p));
 }
 
 }  // namespace KVMELD_ABI

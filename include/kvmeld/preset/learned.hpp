@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/identify/no_sets.hpp>
@@ -23,9 +24,9 @@ namespace preset {
 /// What with_centroids makes of a score. Means are weighted by the attention that scores tell of; scores that
 /// only order entries leave their degrees.
 template <class Score>
-using centroids_of = policy<
-    Score, select::top, identify::centroids,
-    std::conditional_t<Score::gives == score_kind::order, merge::degree_weighted, merge::score_weighted>>;
+using centroids_of = policy<Score, select::top, identify::centroids,
+                            std::conditional_t<stated_facts<score_facts, Score>.gives == score_kind::order,
+                                               merge::degree_weighted, merge::score_weighted>>;
 
 /// The policy that keeps the best `heavy` entries by the same score whole, and few sinks and recents; all
 /// others become centroids (identify::centroids), for which `heavy` leaves a tenth of the budget. Where

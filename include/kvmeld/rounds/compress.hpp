@@ -135,12 +135,13 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   using score_type = typename Policy::score_type;
   if constexpr (reads_rows<score_type>) {
-    score_traits const made = traits_of_score(p.score);
+    score_facts const made = facts_of<score_facts>(p.score);
     if (made.reads_rows) {
       launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, looked_at::any_role});
       launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked, looked_at::any_role});
     }
-    launch(score_phase<score_type, kv<Keys, Values>>{p.score, wave, x, made.reads_rows, made.rows_alone});
+    launch(score_phase<score_type, kv<Keys, Values>>{p.score, wave, x, made.reads_rows,
+                                                     made.reads_rows && made.rows_alone});
   } else {
     launch(score_phase<score_type>{p.score, wave});
   }
@@ -175,7 +176,7 @@ template <class Policy> bool fits_rows(Policy const& p) { return fit_of(p.merge)
 template <class Executor, class Policy, class Keys, class Values>
 void fit_rows(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
   if constexpr (stated_facts<merge_facts, typename Policy::merge_type>.fits &&
-                may_keep_references<typename Policy::score_type>) {
+                stated_facts<score_facts, typename Policy::score_type>.keeps_queries) {
     if (fits_rows(p))
       launch(fit_rows_phase<Keys, Values>{fit_of(p.merge), references_of(p.score).count, x, launch.wave});
   }

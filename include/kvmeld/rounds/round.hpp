@@ -65,7 +65,7 @@ struct round_facts {
 
 /// The facts about a policy in a cache of this shape.
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
-  score_kind const gives = traits_of_score(p.score).gives;
+  score_kind const gives = facts_of<score_facts>(p.score).gives;
   identify_facts const made = facts_of<identify_facts>(p.identify);
   return {made.needs_centers,
           made.reads_live,

@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/score.hpp>
@@ -23,8 +24,7 @@ struct above_mean {
   std::uint32_t window = 400;  ///< queries that count
 
   static constexpr char const* name = "above_mean";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::weights;
+  static constexpr score_facts facts{score_kind::weights, &score_facts::light};
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::hits_past, channel_rule::sum, 0.0f});

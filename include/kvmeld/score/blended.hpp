@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -18,6 +19,21 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+namespace detail {
+
+/// What two scores state together: an order, computed from what either is computed from.
+constexpr score_facts blended_facts(score_facts first, score_facts second) {
+  score_facts both = second;
+  both.gives = score_kind::order;
+  both.reads_rows = first.reads_rows || second.reads_rows;
+  both.spans_blocks =
+      (!first.reads_rows || first.spans_blocks) && (!second.reads_rows || second.spans_blocks);
+  both.rows_alone = both.light = false;
+  return both;
+}
+
+}  // namespace detail
+
 namespace score {
 
 /// The sum of two scores after each was moved and scaled to mean 0 and standard deviation 1 over the entries
@@ -35,11 +51,8 @@ template <class First, class Second> struct blended : Second {
   /// goes, the more the first score decides (kvpress takes Compactor's weight so).
   bool by_removal = false;
 
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = detail::reads_rows<First> || detail::reads_rows<Second>;
-  static constexpr bool rows_alone = false, light = false;
-  static constexpr bool spans_blocks = (!detail::reads_rows<First> || kvmeld::spans_blocks<First>::value) &&
-                                       (!detail::reads_rows<Second> || kvmeld::spans_blocks<Second>::value);
+  static constexpr score_facts facts =
+      detail::blended_facts(stated_facts<score_facts, First>, stated_facts<score_facts, Second>);
 
   blended() = default;
   /// `times` parts of the first score, one part of the second.

@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -26,7 +27,8 @@ namespace score {
 template <class Of> struct by_chunk : Of {
   std::uint32_t chunk = 20;  ///< slots of a chunk, at least 1
 
-  static constexpr bool light = false, rows_alone = false;
+  static constexpr score_facts facts = changed_facts(stated_facts<score_facts, Of>, &score_facts::light,
+                                                     false, &score_facts::rows_alone, false);
 
   by_chunk() = default;
   /// The mean of a score over chunks of `slots` slots.

@@ -5,6 +5,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/kept_facts.hpp>
@@ -39,8 +40,7 @@ struct chunk_attention {
   kvmeld::pooling pooling{3, pooling_mode::zero_padded};  ///< pooling of the scores, along the slots
 
   static constexpr char const* name = "chunk_attention";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::chunk_attention, channel_rule::sum, 0.0f});

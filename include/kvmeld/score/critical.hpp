@@ -9,6 +9,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/row_products.hpp>
@@ -110,7 +111,7 @@ namespace score {
 /// * projection.rows * value_dim operations with a projection, value_dim without. Reads the values once.
 /// Scratch with a projection: 32 (value_dim + 64) floats.
 template <class Of, class T = float> struct critical : Of {
-  static_assert(Of::gives == score_kind::weights,
+  static_assert(stated_facts<score_facts, Of>.gives == score_kind::weights,
                 "kvmeld: score::critical refines scores that give weights, such as attention");
 
   quantity sinks = quantity::entries(0);    ///< as in the selector
@@ -119,9 +120,9 @@ template <class Of, class T = float> struct critical : Of {
   float epsilon = 1e-4f;                    ///< added to the mean attention of a row; at least 0
   output_projection<T> projection = {};     ///< of the model; optional
 
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, rows_alone = false, spans_blocks = true;
-  static constexpr bool light = false;
+  static constexpr score_facts facts = changed_facts(
+      stated_facts<score_facts, Of>, &score_facts::gives, score_kind::order, &score_facts::reads_rows, true,
+      &score_facts::rows_alone, false, &score_facts::spans_blocks, true, &score_facts::light, false);
 
   critical() = default;
   /// `of` with the given projection.
@@ -201,9 +202,9 @@ template <class T = float> struct max_output : max_attention {
   output_projection<T> projection = {};  ///< of the model; optional
 
   static constexpr char const* name = "max_output";
-  static constexpr bool reads_rows = true, rows_alone = true;
-  static constexpr bool light = false;
-  static constexpr std::uint32_t max_channels = kvmeld::max_channels;
+  static constexpr score_facts facts = changed_facts(
+      score_facts{score_kind::peaks, observation::replay, &score_facts::reads_rows, &score_facts::rows_alone},
+      &score_facts::max_channels, max_channels);
 
   max_output() = default;
   /// With the projection of the model.

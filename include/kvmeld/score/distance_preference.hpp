@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -63,11 +64,9 @@ struct distance_preference {
   bool keys_rotated = true;  ///< false: keys lie unrotated, as where attention_params.rope is given
 
   static constexpr char const* name = "distance_preference";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
-  static constexpr observation observes = observation::every_step;  ///< at most; need() tells
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
   /// Every query may count, unless means are given.
-  observation_need need() const { return {means != nullptr ? observation::none : observes}; }
+  observation_need need() const { return {means != nullptr ? observation::none : facts.observes}; }
 
   /// Floats of a query head, for d key channels: a count, the mean query, and the mean length per band.
   KVMELD_HD std::size_t table_of_head(std::uint32_t d) const { return std::size_t{1} + d + bands(d); }

@@ -44,8 +44,6 @@ struct drop_error : last_queries {
   pooling pool{11, pooling_mode::zero_padded};  ///< of the changes
 
   static constexpr char const* name = "drop_error";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
     return 2 * scratch_size(std::size_t{window} * block * sizeof(float)) +

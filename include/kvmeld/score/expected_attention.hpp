@@ -6,6 +6,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
@@ -58,10 +59,7 @@ struct expected_attention {
   bool keys_rotated = true;    ///< false: keys lie unrotated, as where attention_params.rope is given
 
   static constexpr char const* name = "expected_attention";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
-  /// Every query may count.
-  static constexpr observation observes = observation::every_step;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
 
   /// Floats of the table of a track. Per query head: a count, the mean, and the sum of x x^T over queries x
   /// minus their mean.

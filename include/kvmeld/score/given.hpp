@@ -4,6 +4,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
@@ -27,9 +28,7 @@ namespace score {
 /// no attention.
 struct given {
   static constexpr char const* name = "given";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr observation observes = observation::none;        ///< never shown attention
+  static constexpr score_facts facts{observation::none, &score_facts::light};
   static constexpr float unknown = -element_traits<float>::lowest;  ///< score of an entry that was given none
   static constexpr channel_list channels() {
     channel_list c;

@@ -4,6 +4,7 @@
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
@@ -18,8 +19,7 @@ namespace score {
 /// KV head. It has one channel. When entries merge, their sums add, since the result stands for all of them.
 struct global {
   static constexpr char const* name = "global";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::weights;
+  static constexpr score_facts facts{score_kind::weights, &score_facts::light};
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::accumulated_attention, channel_rule::sum, 0.0f});
@@ -37,9 +37,7 @@ struct global {
 /// prompt, and no others.
 struct max_attention {
   static constexpr char const* name = "max_attention";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::peaks;
-  static constexpr observation observes = observation::replay;  ///< queries of the second reading
+  static constexpr score_facts facts{score_kind::peaks, observation::replay, &score_facts::light};
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::max_attention, channel_rule::max, 0.0f});
@@ -60,9 +58,7 @@ struct max_attention {
 /// reading of the prompt (the paper's "repeat-prefill"), and no others.
 struct root_mean_square {
   static constexpr char const* name = "root_mean_square";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr observation observes = observation::replay;  ///< queries of the second reading
+  static constexpr score_facts facts{observation::replay, &score_facts::light};
   static constexpr channel_list channels() {
     channel_list c;
     c.add({channel_tag::squared_attention, channel_rule::sum, 0.0f});

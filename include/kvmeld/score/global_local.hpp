@@ -4,6 +4,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/local.hpp>
@@ -26,8 +27,7 @@ struct global_local {
   kvmeld::pooling pooling{};  ///< pooling of the scores, along the slots
 
   static constexpr char const* name = "global_local";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::weights;
+  static constexpr score_facts facts{score_kind::weights, &score_facts::light};
   /// Channels: over all queries, over the last window, over the current one.
   static constexpr std::uint32_t accumulated = 0, past = 1, current = 2;
   static constexpr channel_list channels() {

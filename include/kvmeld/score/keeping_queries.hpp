@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/score/kept_facts.hpp>
@@ -40,8 +41,8 @@ template <class Score, observation When = detail::queries_kept_of<Score>> struct
 
   reference_queries kept;  ///< how many, and which
 
-  /// Every step, or a second reading of the prompt.
-  static constexpr observation observes = When;
+  static constexpr score_facts facts = changed_facts(stated_facts<score_facts, Score>, &score_facts::observes,
+                                                     When, &score_facts::keeps_queries, true);
 
   keeping_queries() = default;
   /// `by`, with the reference queries of `queries`.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/score.hpp>
@@ -21,8 +22,7 @@ namespace score {
 /// the keys twice.
 struct key_difference {
   static constexpr char const* name = "key_difference";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
 
   std::size_t scratch_bytes(shape const& s, int) const { return scratch_size(s.key_dim * sizeof(float)); }
 
@@ -45,8 +45,7 @@ private:
 /// minus the norm of the key, because short keys draw attention. Needs no attention. Reads the keys once.
 struct key_norm {
   static constexpr char const* name = "key_norm";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, rows_alone = true;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::rows_alone};
 
   template <class Team, class Rows>
   KVMELD_HD void evaluate(Team const& team, score_view const&, Rows const& rows, float* out) const {

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/score/score.hpp>
@@ -36,8 +37,7 @@ struct lag_relative {
   static constexpr std::uint32_t most_lag = 1024;  ///< largest `lag`
 
   static constexpr char const* name = "lag_relative";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
 
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const bounds = 2 * scratch_size((s.key_dim > s.value_dim ? s.key_dim : s.value_dim) * 4);

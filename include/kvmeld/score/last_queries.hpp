@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/row_products.hpp>
@@ -41,8 +42,8 @@ struct last_queries {
   /// Inactive: keys are used as they lie. `frequencies` and `map` lie in memory that phases can read.
   rope_params rope = {};
 
-  /// The last queries are enough.
-  static constexpr observation observes = observation::prefill_window;
+  static constexpr score_facts facts{observation::prefill_window, &score_facts::reads_rows,
+                                     &score_facts::spans_blocks};
   /// Number of queries that count.
   std::uint32_t observed_rows() const { return window; }
 

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/team.hpp>
@@ -67,9 +68,8 @@ struct learned {
   rope_params rope;
 
   static constexpr char const* name = "learned";
-  static constexpr score_kind gives = score_kind::log_peaks;
-  static constexpr bool reads_rows = true, rows_alone = true;
-  static constexpr observation observes = observation::none;  ///< never shown attention
+  static constexpr score_facts facts{score_kind::log_peaks, observation::none, &score_facts::reads_rows,
+                                     &score_facts::rows_alone};
   static constexpr float unknown =
       -element_traits<float>::lowest;  ///< score of an entry that was not asked for
   static constexpr channel_list channels() {

@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/cholesky.hpp>
 #include <kvmeld/exec/row_products.hpp>
@@ -44,8 +45,7 @@ struct leverage {
   rope_params rope = {};
 
   static constexpr char const* name = "leverage";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
+  static constexpr score_facts facts{&score_facts::reads_rows, &score_facts::spans_blocks};
 
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const d = s.key_dim;

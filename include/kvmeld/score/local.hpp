@@ -3,6 +3,7 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/pooling.hpp>
@@ -25,10 +26,7 @@ struct local {
   kvmeld::pooling pooling{};  ///< pooling of the scores, along the slots
 
   static constexpr char const* name = "local";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::weights;
-  /// The last queries before a compression.
-  static constexpr observation observes = observation::prefill_window;
+  static constexpr score_facts facts{score_kind::weights, observation::prefill_window, &score_facts::light};
   static constexpr std::uint32_t past = 0, current = 1;  ///< channels: the last window, the current one
   static constexpr channel_list channels() {
     channel_list c;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
@@ -13,8 +14,7 @@ namespace score {
 /// Every entry scores 0. Keeps no channel and needs no attention.
 struct none {
   static constexpr char const* name = "none";
-  static constexpr bool light = true;
-  static constexpr score_kind gives = score_kind::none;
+  static constexpr score_facts facts{score_kind::none, &score_facts::light};
 
   KVMELD_HD float importance(score_view const&, std::uint32_t) const { return 0.0f; }
 };

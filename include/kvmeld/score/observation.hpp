@@ -3,24 +3,14 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// When a policy has to be shown attention.
-enum class observation : std::uint8_t {
-  none,            ///< nothing: calls of observe do nothing
-  prefill_window,  ///< the last rows before a compression, in one call or, token by token, in many
-                   ///< (score::local)
-  every_step,      ///< the queries of prompts and of every generated token
-  replay,          ///< the queries of a second reading of the prompt, before a compression, and no others
-                   ///< (score::max_attention)
-};
 
 /// What a score asks for. The last `rows` queries count; 0: all queries count. Of a prompt, earlier queries
 /// need not be shown, so that `last_queries(rows)` is enough.
@@ -35,11 +25,10 @@ struct observation_need {
   explicit operator bool() const { return when != observation::none; }
 };
 
-/// A score says when it observes by `static constexpr observation observes`, and how many rows count by
-/// `observed_rows()`. A score that knows it at run time says both by `need()`. A score that has channels or a
-/// table and says none of this observes every step, all rows. A score with neither observes nothing.
+/// A score states when it observes (score_facts::observes), and says by `observed_rows()` how many rows
+/// count. A score that knows it at run time says both by `need()`. A score with neither channels nor a table
+/// observes nothing.
 namespace score_uses {
-template <class S> using observes = std::integral_constant<observation, S::observes>;
 template <class S>
 using observed_rows = decltype(static_cast<std::uint32_t>(std::declval<S const&>().observed_rows()));
 template <class S> using need = decltype(static_cast<observation_need>(std::declval<S const&>().need()));
@@ -50,11 +39,8 @@ namespace detail {
 /// When a score, or the policy that it is part of, observes, by its type. Parts chosen at run time observe at
 /// most this often.
 template <class Score> constexpr observation observation_of_score() {
-  if constexpr (contract::allows<score_uses::observes, Score>) {
-    return Score::observes;
-  } else {
-    return has_channels<Score> || has_table<Score> ? observation::every_step : observation::none;
-  }
+  return has_channels<Score> || has_table<Score> ? stated_facts<score_facts, Score>.observes
+                                                 : observation::none;
 }
 
 }  // namespace detail
@@ -78,7 +64,7 @@ template <class Score> observation_need need_of_score(Score const& score) {
     need.rows = score.observed_rows();
   }
   // A score chosen at run time has the members of all alternatives, and tells by its `need`.
-  if constexpr (!has_max_channels<Score>) need.queries = need && needs_queries(score);
+  if constexpr (!has_facts_now<Score>) need.queries = need && needs_queries(score);
   return need;
 }
 

@@ -51,8 +51,6 @@ struct redundancy : last_queries {
   pooling pool{7, pooling_mode::max};  ///< of z
 
   static constexpr char const* name = "redundancy";
-  static constexpr score_kind gives = score_kind::order;
-  static constexpr bool reads_rows = true, spans_blocks = true;
 
   std::size_t scratch_bytes(shape const& s, int) const {
     std::size_t const rows = scratch_size(std::size_t{block} * s.key_dim * sizeof(float));

@@ -4,16 +4,15 @@
 
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
-#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -135,21 +134,12 @@ private:
   std::uint32_t rows_, channels_;
 };
 
-namespace score_uses {
-/// A score that keeps reference queries says so by `reference_queries references() const`. Its table begins
-/// with them. Count 0, of a score chosen at run time: it keeps none.
-template <class S>
-using references = decltype(static_cast<reference_queries>(std::declval<S const&>().references()));
-}  // namespace score_uses
-
 namespace detail {
 
-/// Whether a score may keep reference queries, by its type.
-template <class Score> constexpr bool may_keep_references = contract::allows<score_uses::references, Score>;
-
-/// The reference queries that a score keeps; count 0: none.
+/// The reference queries that a score keeps: its `reference_queries references()`. Its table begins with
+/// them. Count 0: none.
 template <class Score> reference_queries references_of([[maybe_unused]] Score const& score) {
-  if constexpr (may_keep_references<Score>) {
+  if constexpr (stated_facts<score_facts, Score>.keeps_queries) {
     return score.references();
   } else {
     return {0, reference_sample::last};

@@ -6,6 +6,7 @@
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
@@ -76,7 +77,7 @@ struct attention_fold {
   KVMELD_HD bool is_sum_of_means() const { return heads == head_fold::mean && rows == row_fold::sum; }
 };
 
-/// A score declares what it `gives` (score_kind), and has one of two forms:
+/// A score states in its `facts` (score_facts) what it `gives`, and has one of two forms:
 /// - `float importance(view, i)`: the importance of entry i of a score_view; any lane asks
 /// - `evaluate(team, view, out)`: writes out[slot] = importance for all slots of a score_view; all lanes of a
 ///   team call it together, and it ends with a barrier
@@ -88,15 +89,11 @@ struct attention_fold {
 /// A score with `reads_rows` is computed from keys and values: it has `evaluate(team, view, rows, out)`,
 /// where rows is a kv{track_rows, track_rows}. Rows are inspected for NaN and infinity before. What
 /// `evaluate` writes for an entry with such a row does not count: the entry has the lowest score. It may
-/// declare how several blocks of a device can work on one track:
-/// - `rows_alone = true`: an entry's number depends on the entry and its rows alone. Several teams then share
-///   a track: `rows` shows each of them its part, and `evaluate` writes nothing for other entries
-/// - `spans_blocks = true`: the team of `evaluate` may be several blocks. What loops over rows write for the
-///   block that runs them lies in block_scratch, and they keep to the team that they are given (track_rows)
+/// state how several blocks of a device can work on one track: `rows_alone`, `spans_blocks`.
 ///
 /// A score from attention declares `channels()`: numbers per entry, which the ledger keeps. If the number
-/// follows from the shape of the cache, it declares `channels(shape)` and `max_channels`. For a block of
-/// `rows` query rows observed together, it answers:
+/// follows from the shape of the cache, it declares `channels(shape)` and states `max_channels`. For a block
+/// of `rows` query rows observed together, it answers:
 /// - `channel_update update(channel, window_rows, rows)`: what the block does to each channel
 /// - `std::uint32_t next_window(window_rows, rows)`: the per-track counter after the block
 /// - `contribution(channel, p, visible)`, optional: what an entry's probability p, in a row that sees
@@ -124,15 +121,11 @@ struct attention_fold {
 /// default is score_scratch(). Row views take their own. This namespace lists what the library uses of a
 /// score.
 namespace score_uses {
-template <class S> using gives = std::integral_constant<score_kind, S::gives>;
-template <class S> using reads_rows = std::enable_if_t<S::reads_rows>;
-template <class S> using rows_alone = std::enable_if_t<S::rows_alone>;
 template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
 template <class S>
 using channels_for =
     decltype(static_cast<channel_list>(std::declval<S const&>().channels(std::declval<shape const&>())));
 template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
-template <class S> using max_channels = std::integral_constant<std::uint32_t, S::max_channels>;
 template <class S>
 using update = decltype(static_cast<channel_update>(std::declval<S const&>().update(0u, 0u, 0u)));
 template <class S>
@@ -173,11 +166,7 @@ using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>()
 namespace detail {
 
 /// Whether a score reads rows of keys and values.
-template <class Score> constexpr bool reads_rows = contract::allows<score_uses::reads_rows, Score>;
-
-/// Whether entries of a score that reads rows are scored one by one.
-template <class Score>
-constexpr bool scores_rows_alone = reads_rows<Score>&& contract::allows<score_uses::rows_alone, Score>;
+template <class Score> constexpr bool reads_rows = stated_facts<score_facts, Score>.reads_rows;
 
 /// Whether a score keeps numbers per entry.
 template <class Score>
@@ -190,9 +179,9 @@ template <class Score> constexpr bool has_table = contract::allows<score_uses::t
 /// Number of the first requirement that a score fails, as require_score counts; -1: none.
 template <class S>
 constexpr int missing_in_score =
-    contract::first_missing<std::is_trivially_copyable_v<S>, contract::allows<score_uses::gives, S>,
+    contract::first_missing<std::is_trivially_copyable_v<S>, has_form_of_facts<score_facts, S>(),
                             !has_channels<S> || contract::allows<score_uses::channel_count, S> ||
-                                contract::allows<score_uses::max_channels, S>,
+                                (stated_facts<score_facts, S>.max_channels != 0),
                             !has_channels<S> || contract::allows<score_uses::update, S>,
                             !has_channels<S> || contract::allows<score_uses::next_window, S>,
                             !has_table<S> || contract::allows<score_uses::absorb, S>,
@@ -211,7 +200,7 @@ namespace detail {
 template <class Score> constexpr void require_score() {
   constexpr int missing = missing_in_score<Score>;
   static_assert(missing != 0, "kvmeld: the score is not trivially copyable");
-  static_assert(missing != 1, "kvmeld: the score has no `static constexpr score_kind gives`");
+  static_assert(missing != 1, "kvmeld: the score states no `static constexpr score_facts facts`");
   static_assert(missing != 2,
                 "kvmeld: the score's `channels()` is not static constexpr, and it has no `max_channels`");
   static_assert(missing != 3,
@@ -275,13 +264,13 @@ KVMELD_HD void absorb_queries([[maybe_unused]] Score const& score, [[maybe_unuse
 }
 
 /// Whether a score's channels are known at run time only.
-template <class Score> constexpr bool has_max_channels = contract::allows<score_uses::max_channels, Score>;
+template <class Score> constexpr bool has_max_channels = stated_facts<score_facts, Score>.max_channels != 0;
 
 /// Most channels that a score can have: the number that its type says, or `max_channels` if they are known
 /// at run time only.
 template <class Score> constexpr std::uint32_t channel_bound() {
   if constexpr (has_max_channels<Score>) {
-    return Score::max_channels;
+    return stated_facts<score_facts, Score>.max_channels;
   } else if constexpr (has_channels<Score>) {
     return Score::channels().count;
   } else {
@@ -387,15 +376,16 @@ KVMELD_HD void evaluate_score(Score const& score, Team const& team, score_view c
 /// views of members, or it has `evaluate_members(team, view, out)`, which writes out[member] for the members
 /// of a view of entries.
 template <class Score>
-struct scores_members : std::bool_constant<!reads_rows<Score> && Score::gives != score_kind::none &&
-                                           (contract::allows<score_uses::importance, Score> ||
-                                            contract::allows<score_uses::evaluate_members, Score>)> {};
+constexpr bool scores_members =
+    !reads_rows<Score> && stated_facts<score_facts, Score>.gives != score_kind::none &&
+    (contract::allows<score_uses::importance, Score> ||
+     contract::allows<score_uses::evaluate_members, Score>);
 
 template <class Score> struct score_members_phase {
   Score score;
   wave_ref wave;
 
-  static constexpr bool light = is_light<Score>::value, spans_blocks = light;
+  static constexpr bool light = stated_facts<score_facts, Score>.light, spans_blocks = light;
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int lanes) const { return scratch_of_score(score, wave.ledger.extent, lanes); }
 
@@ -420,11 +410,12 @@ template <class Score, class Layouts = no_layouts> struct score_phase {
   Score score;
   wave_ref wave;
   Layouts layouts{};
-  bool reads = reads_rows<Score>;         ///< of the score as it is configured
-  bool alone = scores_rows_alone<Score>;  ///< the same; then a tile is `block` slots
+  bool reads = reads_rows<Score>;  ///< of the score as it is configured
+  bool alone =
+      reads && stated_facts<score_facts, Score>.rows_alone;  ///< the same; then a tile is `block` slots
 
-  static constexpr bool light = is_light<Score>::value;
-  static constexpr bool spans_blocks = light || kvmeld::spans_blocks<Score>::value;
+  static constexpr bool light = stated_facts<score_facts, Score>.light;
+  static constexpr bool spans_blocks = light || stated_facts<score_facts, Score>.spans_blocks;
   static constexpr std::uint32_t entries_per_lane = reads_rows<Score> ? 1 : 4;  ///< a row is a lot of work
   static constexpr std::uint32_t block = 512;
   std::uint32_t tiles(shape const& s) const { return alone ? ceil_div(s.capacity, block) : 1; }
