@@ -37,7 +37,8 @@ run generate(dice& d, Policy policy, std::uint32_t interval, kvmeld::attention_p
   kvmeld::track const t = kvmeld::make_track(s, 0, 0, 0);
   support::engine_memory<float> memory(s);
   kvmeld::cache_options sizes{};
-  sizes.members = Policy::merge_type::shares ? ems::members_for(budget, policy.select.magnification) : 0;
+  sizes.members =
+      Policy::merge_type::facts.shares ? ems::members_for(budget, policy.select.magnification) : 0;
   auto cache = make_cache(memory, policy, sizes);
   support::rows k = support::random_rows(d, prompt + steps, s.key_dim, support::texture::clusters),
                 v = support::random_rows(d, prompt + steps, s.value_dim, support::texture::clusters);

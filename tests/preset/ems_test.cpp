@@ -174,7 +174,7 @@ void live(dice& d, support::tally& count) {
                         d.between(1, 64), value_dim,       n.length + 20};
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "SLTHC");
   kvmeld::cache_options sizes{};
-  sizes.members = Merge::shares ? n.members : 0;
+  sizes.members = Merge::facts.shares ? n.members : 0;
   auto cache = make_cache(memory, policy, sizes);
   std::uint32_t const q = s.sequences - 1;
   auto const fill = [&](std::uint32_t first, std::uint32_t count_of) {

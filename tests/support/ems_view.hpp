@@ -64,7 +64,7 @@ reference::ems_options ems_options_of(Policy const& p, std::size_t budget, std::
   o.n_protect = static_cast<std::size_t>(p.select.protect.value());
   o.gamma = p.select.magnification;
   o.tau = static_cast<double>(p.identify.admission.theta);
-  o.collapsed = !Policy::merge_type::shares;
+  o.collapsed = !Policy::merge_type::facts.shares;
   if (!o.collapsed && reference::floor_count(o.gamma - 1, budget) > capacity)
     o.gamma = 1 + static_cast<double>(capacity) / static_cast<double>(budget);
   return o;

@@ -16,7 +16,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/select/selector.hpp>

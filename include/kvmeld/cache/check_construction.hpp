@@ -17,7 +17,7 @@
 #include <kvmeld/merge/fitted.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/policy/check_policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/policy/rules.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>

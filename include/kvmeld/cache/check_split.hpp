@@ -9,7 +9,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/policy/rules.hpp>
 
 #include <cstdint>
 #include <string>

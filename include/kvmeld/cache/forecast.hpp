@@ -9,7 +9,7 @@
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>

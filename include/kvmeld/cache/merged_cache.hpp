@@ -17,6 +17,7 @@
 #include <kvmeld/core/cache_stats.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
@@ -33,7 +34,6 @@
 #include <kvmeld/observe/observe_logits.hpp>
 #include <kvmeld/observe/observe_shared.hpp>
 #include <kvmeld/policy/check_policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>

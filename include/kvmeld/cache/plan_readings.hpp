@@ -12,7 +12,7 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/gaussian.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cmath>
@@ -147,7 +147,7 @@ template <class Cache> float planned_score(Cache const& cache, std::uint32_t ite
   char const* const call = "planned_score";
   auto const& score = cache.policy().score;
   std::string const problem =
-      traits_of_score(score).gives != score_kind::none
+      facts_of<score_facts>(score).gives != score_kind::none
           ? detail::no_role(call, cache, item, s)
           : refusal(call, "the policy's score", full_name_of(score), "one that gives a score");
   if (!raise(problem).ok()) return 0.0f;
@@ -161,7 +161,7 @@ template <class Cache> candidate planned_candidate(Cache const& cache, std::uint
   char const* const call = "planned_candidate";
   auto const& identify = cache.policy().identify;
   std::string const problem =
-      traits_of_identifier(identify).gives_similarity
+      facts_of<identify_facts>(identify).gives_similarity
           ? detail::no_role(call, cache, item, s)
           : refusal(call, "the policy's identifier", full_name_of(identify),
                     "one that gives similarities (chunked_bipartite, nearest_center)");
@@ -169,7 +169,7 @@ template <class Cache> candidate planned_candidate(Cache const& cache, std::uint
   if (!raise(problem).ok()) return nothing;
   track_state const& state = cache.planned_wave().state[item];
   std::uint32_t count = state.live_count;
-  if constexpr (detail::lists_edges<std::decay_t<decltype(identify)>>::value) {
+  if constexpr (detail::lists_edges<std::decay_t<decltype(identify)>>) {
     if (std::uint32_t const edges = identify.edges(state.places); edges != 0) count = edges;
   }
   candidate const* const list = cache.planned_wave().candidates + detail::place_in_wave(cache, item, 0);

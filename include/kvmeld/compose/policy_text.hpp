@@ -13,7 +13,7 @@
 #include <kvmeld/identify/centroids.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/policy/check_policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/policy/rules.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/select/sinks_and_recents.hpp>

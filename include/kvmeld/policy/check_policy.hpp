@@ -12,7 +12,7 @@
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/merge_function.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/policy/rules.hpp>
 #include <kvmeld/score/none.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -90,56 +90,7 @@ template <class Score, class Select, class Identify, class Merge> constexpr void
   if constexpr (is_policy<policy<Score, Select, Identify, Merge>>::value &&
                 !(has_facts_now<Identify> || has_facts_now<Merge> || has_facts_now<Select> ||
                   has_facts_now<Score>)) {
-    constexpr score_facts s = stated_facts<score_facts, Score>;
-    constexpr select_facts l = stated_facts<select_facts, Select>;
-    constexpr identify_facts i = stated_facts<identify_facts, Identify>;
-    constexpr merge_facts m = stated_facts<merge_facts, Merge>;
-    static_assert(
-        composes::something_to_weigh(i, m),
-        "kvmeld: this identifier makes no sets, so there is nothing to weigh: use merge::drop with it");
-    static_assert(
-        composes::spans_have_spreading(i, m),
-        "kvmeld: this identifier spreads entries over spans of slots, but the policy's merge function "
-        "weighs sets: use merge::additive with it, or merge::drop");
-    static_assert(
-        composes::spreading_has_spans(i, m),
-        "kvmeld: this merge function spreads entries over spans of slots, but the policy's identifier "
-        "makes none: use identify::local_span with it");
-    static_assert(
-        composes::centers_to_merge_into(l, i),
-        "kvmeld: this identifier merges into centres, but the selector makes none: use select::tiers");
-    static_assert(
-        composes::centers_of_use(l, i),
-        "kvmeld: this selector spends the budget on centres, but the identifier does not merge into them: "
-        "use identify::nearest_center or identify::evict_rest");
-    static_assert(composes::similarity_to_weigh_by(i, m),
-                  "kvmeld: this merge function weighs by similarity, but the identifier gives none: use "
-                  "identify::nearest_center or identify::chunked_bipartite");
-    static_assert(composes::centers_to_live_in(i, m),
-                  "kvmeld: this merge function shares entries, which need centres to live in: use "
-                  "identify::nearest_center");
-    static_assert(
-        composes::scores_of_members(scores_members<Score>, m),
-        "kvmeld: this merge function shares entries, but the score does not score members: it must have "
-        "evaluate_members(team, view, out), or importance(view, i)");
-    static_assert(composes::queries_to_fit_to(s, m),
-                  "kvmeld: this merge function fits to reference queries, but the policy's score keeps none: "
-                  "use score::keeping_queries");
-    static_assert(composes::evictions_to_fit(i, m),
-                  "kvmeld: this merge function fits what an eviction leaves, but the policy's identifier "
-                  "makes sets or spans: use identify::evict_rest");
-    constexpr bool tells = s.gives != score_kind::none;
-    static_assert(tells || !l.needs_score,
-                  "kvmeld: this selector ranks entries by score, but the policy's score gives none");
-    static_assert(tells || !i.needs_score,
-                  "kvmeld: this identifier decides by score, but the policy's score gives none");
-    static_assert(tells || !m.needs_score,
-                  "kvmeld: this merge function weighs by score, but the policy's score gives none");
-    static_assert(
-        !tells || composes::scores_to_compute_with(s, i, m),
-        "kvmeld: this policy computes with scores (its merge function weighs by score, or its "
-        "identifier makes spans), but its score only orders entries: use one that gives weights, as "
-        "scores from attention do");
+    refuse_broken<broken_rule(stated_policy_facts<Score, Select, Identify, Merge>)>();
   }
 }
 

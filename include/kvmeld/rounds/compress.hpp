@@ -26,7 +26,6 @@
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/policy/check_policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/apply_fates.hpp>
 #include <kvmeld/rounds/count_stats.hpp>
 #include <kvmeld/rounds/inspect.hpp>

@@ -10,7 +10,6 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/warps.hpp>
 #include <kvmeld/layout/layout.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/round.hpp>
 
 #include <cstddef>

@@ -17,7 +17,6 @@
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/merge/sets.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/rounds/share_plans.hpp>
 #include <kvmeld/score/score.hpp>
 

@@ -13,7 +13,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <cstddef>

@@ -18,7 +18,7 @@
 #include <kvmeld/layout/strided.hpp>
 #include <kvmeld/merge/merge_function.hpp>
 #include <kvmeld/policy/check_policy.hpp>
-#include <kvmeld/policy/part_traits.hpp>
+#include <kvmeld/policy/rules.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/testing/check_state.hpp>

@@ -12,7 +12,6 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/fitted.hpp>
-#include <kvmeld/policy/part_traits.hpp>
 #include <kvmeld/testing/check_state.hpp>
 #include <kvmeld/testing/layout_options.hpp>
 
