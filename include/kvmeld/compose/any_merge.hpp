@@ -1,11 +1,10 @@
 // A merge function chosen at run time.
 #pragma once
 
-#include <kvmeld/core/alternatives.hpp>
+#include <kvmeld/compose/any_part.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/facts.hpp>
-#include <kvmeld/core/policy.hpp>
 #include <kvmeld/merge/additive.hpp>
 #include <kvmeld/merge/drop.hpp>
 #include <kvmeld/merge/fitted.hpp>
@@ -17,16 +16,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace compose {
-/// Holds one of the listed merge functions, and is itself a merge function. Converts from any of them. None
-/// of them may share entries, because a cache that shares entries has another type of ref.
-template <class... Merges> class any_merge_of {
+
+/// Holds one of the listed merge functions, and is itself a merge function. None of them may
+/// share entries, because a cache that shares entries has another type of ref.
+template <class... Merges> class any_merge_of : public any_part<merge_facts, Merges...> {
   /// Whether the whole team weighs a set.
   template <class Merge>
   static constexpr bool together =
@@ -40,27 +39,15 @@ template <class... Merges> class any_merge_of {
   };
 
 public:
-  using choice = alternatives<Merges...>;
   static constexpr merge_facts facts{&merge_facts::cooperative, &merge_facts::spreads, &merge_facts::fits};
 
-  any_merge_of() = default;
-  /// Holds a copy of the part.
-  template <class T, class = decltype(choice(std::declval<T const&>()))>
-  any_merge_of(T const& part) : of_(part) {}
+  using any_part<merge_facts, Merges...>::any_part;
 
-  /// Calls f with the merge function that is held, which f may change.
-  template <class F> void change(F f) { of_.change(f); }
-  std::string name() const {
-    return of_.visit([](auto const& m) { return full_name_of(m); });
-  }
-  merge_facts facts_now() const {
-    return of_.visit([](auto const& m) { return facts_of<merge_facts>(m); });
-  }
   bool carries_degree() const {
-    return of_.visit([](auto const& m) { return m.carries_degree(); });
+    return this->of_.visit([](auto const& m) { return m.carries_degree(); });
   }
   std::size_t scratch_bytes(shape const& s, int lanes) const {
-    return of_.visit([&](auto const& m) { return m.scratch_bytes(s, lanes); });
+    return this->of_.visit([&](auto const& m) { return m.scratch_bytes(s, lanes); });
   }
 
   /// Buffers of all cooperative alternatives side by side. Only those of the merge function that is held are
@@ -71,7 +58,7 @@ public:
   };
   template <class Team> KVMELD_HD buffers<Team> prepare(Team const& team, std::uint32_t key_channels) const {
     buffers<Team> b{};
-    of_.visit([&](auto const& m) {
+    this->of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
       if constexpr (together<type>) b.template of<type>() = m.prepare(team, key_channels);
     });
@@ -80,7 +67,7 @@ public:
   template <class Team, class Keys>
   KVMELD_HD void weigh(Team const& team, wave_ref const& wave, Keys const& keys, tile const& t, slot_t pivot,
                        member_list const& set, buffers<Team> b) const {
-    of_.visit([&](auto const& m) {
+    this->of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
       if constexpr (together<type>) {
         m.weigh(team, wave, keys, t, pivot, set, b.template of<type>());
@@ -93,7 +80,7 @@ public:
   template <class Team>
   KVMELD_HD void weigh_spans(Team const& team, wave_ref const& wave, tile const& t,
                              member_list const& sources) const {
-    of_.visit([&](auto const& m) {
+    this->of_.visit([&](auto const& m) {
       using type = std::decay_t<decltype(m)>;
       if constexpr (contract::allows<merge_uses::weigh_spans, type>) {
         m.weigh_spans(team, wave, t, sources);
@@ -102,20 +89,18 @@ public:
   }
   /// What the merge function that is held fits.
   fit_options fit() const {
-    return of_.visit([](auto const& m) { return fit_of(m); });
+    return this->of_.visit([](auto const& m) { return fit_of(m); });
   }
-  std::string problem() const {
-    return of_.visit([](auto const& m) { return problem_of(m); });
-  }
-
-private:
-  choice of_;
 };
 
 /// Holds one of the ready-made merge functions.
-using any_merge = any_merge_of<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
-                               merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
-                               merge::collapsed, merge::additive, merge::fitted>;
+class any_merge
+    : public any_merge_of<merge::drop, merge::average, merge::degree_weighted, merge::score_weighted,
+                          merge::gaussian, merge::similarity_weighted, merge::mass_preserving,
+                          merge::collapsed, merge::additive, merge::fitted> {
+public:
+  using any_merge_of::any_merge_of;
+};
 
 }  // namespace compose
 }  // namespace KVMELD_ABI

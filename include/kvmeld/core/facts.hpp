@@ -36,13 +36,16 @@ struct score_facts {
   std::uint32_t max_channels = 0;
   bool reads_rows = false;  ///< computed from keys and values
   /// An entry's number depends on the entry and its rows alone. Several teams then share a track: `rows`
-  /// shows each of them its part, and `evaluate` writes nothing for other entries.
+  /// shows each of them its part, and `evaluate` writes nothing for other entries. Its loops are as below.
   bool rows_alone = false;
   /// The team of `evaluate` may be several blocks. What loops over rows write for the block that runs them
   /// lies in block_scratch, and they keep to the team that they are given (track_rows).
   bool spans_blocks = false;
   bool keeps_queries = false;  ///< keeps reference queries: has `reference_queries references()`
   bool light = false;          ///< makes a few operations per entry of a track and reads no rows
+
+  /// Whether several blocks may evaluate it as a part of another score.
+  constexpr bool may_span() const { return !reads_rows || rows_alone || spans_blocks; }
 
   constexpr score_facts() = default;
   /// What is named holds: score_facts{score_kind::weights, &score_facts::light}.

@@ -256,6 +256,27 @@ std::uint32_t proposal_tiles([[maybe_unused]] Identify const& identify, [[maybe_
   }
 }
 
+/// Scratch that an identifier takes from its team for such a tile.
+template <class Identify>
+std::size_t proposal_scratch([[maybe_unused]] Identify const& identify, [[maybe_unused]] shape const& s,
+                             [[maybe_unused]] int lanes) {
+  if constexpr (proposes<Identify>) {
+    return identify.scratch_bytes(s, lanes);
+  } else {
+    return admit_scratch();
+  }
+}
+
+/// Runs `propose`, or `admit` of an identifier that reads rows there.
+template <class Identify, class Team, class Rows>
+KVMELD_HD void run_proposal(Identify const& identify, proposal_tile<Team, Rows> const& tile) {
+  if constexpr (proposes<Identify>) {
+    identify.propose(tile);
+  } else {
+    admit_round(identify, tile.team(), tile.wave(), tile.here(), tile.rows());
+  }
+}
+
 /// Runs `propose`, or `admit` if it reads rows. `Rows` is the layout of the keys, or kv{keys, values} if the
 /// identifier needs values.
 template <class Identify, class Rows> struct propose_phase {
@@ -265,21 +286,11 @@ template <class Identify, class Rows> struct propose_phase {
   std::uint32_t tiles_per_track = proposal_tiles(identify, wave.ledger.extent);
 
   KVMELD_HD std::uint32_t tiles(shape const&) const { return tiles_per_track; }
-  std::size_t scratch_bytes(int lanes) const {
-    if constexpr (proposes<Identify>) {
-      return identify.scratch_bytes(wave.ledger.extent, lanes);
-    } else {
-      return admit_scratch();
-    }
-  }
+  std::size_t scratch_bytes(int lanes) const { return proposal_scratch(identify, wave.ledger.extent, lanes); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (wave.state[t.item].over_budget == 0) return;
-    if constexpr (proposes<Identify>) {
-      identify.propose(proposal_tile<Team, Rows>(team, wave, rows, t));
-    } else {
-      admit_round(identify, team, wave, t, rows);
-    }
+    run_proposal(identify, proposal_tile<Team, Rows>(team, wave, rows, t));
   }
 };
 

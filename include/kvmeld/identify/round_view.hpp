@@ -222,6 +222,10 @@ public:
   KVMELD_HD Team const& team() const { return team_; }
   /// Rows of the keys, or kv{keys, values} if the identifier needs values. load_tile reads them as floats.
   KVMELD_HD Rows const& rows() const { return rows_; }
+  /// The wave, and the tile in it.
+  KVMELD_HD wave_ref const& wave() const { return wave_; }
+  /// See above.
+  KVMELD_HD tile const& here() const { return tile_; }
   /// The same tile with other rows.
   template <class Other> KVMELD_HD proposal_tile<Team, Other> with_rows(Other const& rows) const {
     return {team_, wave_, rows, tile_};

@@ -26,8 +26,7 @@ constexpr score_facts blended_facts(score_facts first, score_facts second) {
   score_facts both = second;
   both.gives = score_kind::order;
   both.reads_rows = first.reads_rows || second.reads_rows;
-  both.spans_blocks =
-      (!first.reads_rows || first.spans_blocks) && (!second.reads_rows || second.spans_blocks);
+  both.spans_blocks = first.may_span() && second.may_span();
   both.rows_alone = both.light = false;
   return both;
 }

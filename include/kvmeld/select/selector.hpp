@@ -132,6 +132,18 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
 
 namespace detail {
 
+/// Gives every entry its role, whichever form the selector has. Cooperative; barrier at the end.
+template <class Select, class Team>
+KVMELD_HD void assign_roles(Select const& select, Team const& team, select_view const& view,
+                            [[maybe_unused]] pins const& p) {
+  if constexpr (contract::allows<select_uses::choose, Select>) {
+    team.for_each(view.length(), [&](std::uint32_t i) { view.role_of(i) = select.choose(view, i); });
+  } else {
+    select.assign(team, view, p);
+  }
+  team.sync();
+}
+
 template <class Select> struct select_phase {
   Select select;
   wave_ref wave;
@@ -149,14 +161,7 @@ template <class Select> struct select_phase {
     pins const p = pins_of(select, wave, t.item, facts, drops_unmerged);
     select_view const view(wave, t.item);
     bool const fits = p.total() <= s.limit;  // else pages that may not be written fill the budget: all stay
-    if (fits) {
-      if constexpr (contract::allows<select_uses::choose, Select>) {
-        team.for_each(s.length, [&](std::uint32_t i) { view.role_of(i) = select.choose(view, i); });
-      } else {
-        select.assign(team, view, p);
-      }
-    }
-    team.sync();
+    if (fits) assign_roles(select, team, view, p);
     // The shielded beginning stays, whatever a selector says.
     team.for_each(fits ? s.shielded : s.length, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
     team.sync();
