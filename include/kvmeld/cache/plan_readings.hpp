@@ -4,6 +4,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
@@ -12,7 +13,6 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/merge/gaussian.hpp>
-#include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cmath>
