@@ -11,7 +11,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/identify/centroids.hpp>
-#include <kvmeld/identify/identifier.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/rules.hpp>
 #include <kvmeld/queries/rope.hpp>
@@ -25,7 +24,6 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace kvmeld {

@@ -9,6 +9,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace contract {
 
+/// A constant T, where nothing is evaluated: for uses.
+template <class T> T const& some();
+
 template <template <class> class Use, class Part, class = void> struct can : std::false_type {};
 template <template <class> class Use, class Part>
 struct can<Use, Part, std::void_t<Use<Part>>> : std::true_type {};
@@ -17,15 +20,23 @@ struct can<Use, Part, std::void_t<Use<Part>>> : std::true_type {};
 /// used that way.
 template <template <class> class Use, class Part> constexpr bool allows = can<Use, Part>::value;
 
+/// f(part) if the part allows the use, else `otherwise`.
+KVMELD_CALLS_ARGUMENTS
+template <template <class> class Use, class Part, class F, class Otherwise>
+KVMELD_HD Otherwise ask([[maybe_unused]] Part const& part, [[maybe_unused]] F f, Otherwise otherwise) {
+  if constexpr (allows<Use, Part>) {
+    return f(part);
+  } else {
+    return otherwise;
+  }
+}
+
 /// Index of the first `false`, counted from 0; -1 if there is none.
 template <bool... Fulfilled> constexpr int first_missing() {
   int n = 0, missing = -1;
   ((missing = missing < 0 && !Fulfilled ? n : missing, ++n), ...);
   return missing;
 }
-
-/// The value of a member `static constexpr bool`.
-template <bool Value> using flag = std::bool_constant<Value>;
 
 }  // namespace contract
 }  // namespace KVMELD_ABI

@@ -182,11 +182,13 @@ struct stated<Facts, Part, std::enable_if_t<std::is_same_v<decltype(Part::facts)
 /// Whether a part states its facts as a constant of the right kind, or nothing. A member that is called
 /// like a fact would be one that nobody reads.
 template <class Facts, class Part> constexpr bool has_form_of_facts() {
-  if constexpr (contract::allows<facts_said, Part>) {
+  if constexpr (contract::allows<gives_said, Part> || contract::allows<needs_score_said, Part> ||
+                contract::allows<repeats_said, Part>) {
+    return false;
+  } else if constexpr (contract::allows<facts_said, Part>) {
     return std::is_same_v<decltype(Part::facts), Facts const>;
   } else {
-    return !contract::allows<gives_said, Part> && !contract::allows<needs_score_said, Part> &&
-           !contract::allows<repeats_said, Part>;
+    return true;
   }
 }
 

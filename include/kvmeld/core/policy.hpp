@@ -3,10 +3,10 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 
 #include <string>
 #include <type_traits>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -31,54 +31,29 @@ template <class Score, class Select, class Identify, class Merge> struct policy 
 template <class Score, class Select, class Identify, class Merge>
 policy(Score, Select, Identify, Merge) -> policy<Score, Select, Identify, Merge>;
 
-namespace detail {
-
-/// Whether a part has problem(), which says what is wrong with it.
-template <class Part, class = void> struct has_problem : std::false_type {};
-
-template <class Part>
-struct has_problem<Part, std::void_t<decltype(std::declval<Part const&>().problem())>> : std::true_type {};
-
-/// Whether a part has a name at compile time.
-template <class Part, class = void> struct has_name : std::false_type {};
-
-template <class Part>
-struct has_name<Part, std::enable_if_t<std::is_convertible_v<decltype(Part::name), char const*>>>
-    : std::true_type {};
-
-/// Whether a part has a name at run time.
-template <class Part, class = void> struct has_run_time_name : std::false_type {};
-
-template <class Part>
-struct has_run_time_name<Part, std::void_t<decltype(std::declval<Part const&>().name())>> : std::true_type {};
-
-}  // namespace detail
+/// What any part may have.
+namespace part_uses {
+template <class P> using name = std::enable_if_t<std::is_convertible_v<decltype(P::name), char const*>>;
+template <class P> using run_time_name = decltype(contract::some<P>().name());
+template <class P> using admission = decltype(contract::some<P>().admission);
+template <class P> using problem = decltype(contract::some<P>().problem());
+}  // namespace part_uses
 
 /// What a part is called in reports and in saved ledgers: its `static constexpr char const* name`, or "user".
 template <class Part> constexpr char const* name_of(Part const&) {
-  if constexpr (detail::has_name<Part>::value) {
+  if constexpr (contract::allows<part_uses::name, Part>) {
     return Part::name;
   } else {
     return "user";
   }
 }
 
-namespace detail {
-
-/// Whether an identifier has an admission.
-template <class Part, class = void> struct has_admission : std::false_type {};
-
-template <class Part>
-struct has_admission<Part, std::void_t<decltype(std::declval<Part const&>().admission)>> : std::true_type {};
-
-}  // namespace detail
-
 /// The name of a part, with the admission of an identifier: "identifier:admission". A part chosen at run time
 /// gives its own name.
 template <class Part> std::string full_name_of(Part const& part) {
-  if constexpr (detail::has_run_time_name<Part>::value) {
+  if constexpr (contract::allows<part_uses::run_time_name, Part>) {
     return part.name();
-  } else if constexpr (detail::has_admission<Part>::value) {
+  } else if constexpr (contract::allows<part_uses::admission, Part>) {
     return std::string(name_of(part)) + ":" + name_of(part.admission);
   } else {
     return name_of(part);
@@ -94,11 +69,8 @@ std::string name_of_policy(policy<Score, Select, Identify, Merge> const& p) {
 
 /// Why a part of a policy cannot be used as configured; empty if it can. A part without `problem()` has none.
 template <class Part> std::string problem_of(Part const& part) {
-  if constexpr (detail::has_problem<Part>::value) {
-    return part.problem();
-  } else {
-    return {};
-  }
+  return contract::ask<part_uses::problem>(
+      part, [](auto const& p) { return p.problem(); }, std::string());
 }
 
 }  // namespace KVMELD_ABI

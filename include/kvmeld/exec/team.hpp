@@ -315,9 +315,9 @@ template <class Backend, class Phase, class = void> struct tuned {
   static constexpr bool value = false;  ///< true: there is a tuned form
 };
 
-/// `light` is an optional declaration of a phase, or of the part of a policy that it runs; the default is
-/// false. A light phase makes a few operations per entry of a track and reads no rows. Over few entries,
-/// waking other threads for such a launch costs more than it saves.
+/// `light` is an optional declaration of a phase; the default is false. A light phase makes a few operations
+/// per entry of a track and reads no rows. Over few entries, waking other threads for such a launch costs
+/// more than it saves.
 template <class T, class = void> struct is_light : std::false_type {};
 template <class T> struct is_light<T, std::enable_if_t<T::light>> : std::true_type {};
 

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -31,9 +30,8 @@ struct admission {
 /// all lanes of the team call it together.
 template <class Admit, class = void> struct looks_at_candidates : std::false_type {};
 template <class Admit>
-struct looks_at_candidates<Admit, std::void_t<decltype(std::declval<Admit const&>().allow_from(
-                                      std::declval<round_view<serial_team> const&>(), 0u))>>
-    : std::true_type {};
+struct looks_at_candidates<Admit, std::void_t<decltype(contract::some<Admit>().allow_from(
+                                      contract::some<round_view<serial_team>>(), 0u))>> : std::true_type {};
 
 /// What the library uses of an admission rule.
 namespace admit_uses {
@@ -41,7 +39,7 @@ template <class A>
 using counts = std::enable_if_t<stated_facts<admit_facts, A>.repeats ||
                                 stated_facts<admit_facts, A>.meets_budget || !looks_at_candidates<A>::value>;
 template <class A>
-using allow = decltype(static_cast<admission>(std::declval<A const&>().allow(track_state{}, 0u, 0u)));
+using allow = decltype(static_cast<admission>(contract::some<A>().allow(track_state{}, 0u, 0u)));
 }  // namespace admit_uses
 
 namespace detail {

@@ -40,41 +40,34 @@ inline namespace KVMELD_ABI {
 /// limit, outside)`, optional: a number that `compress` hardly ever exceeds if `outside` entries are pinned
 /// or frozen; by default max_rounds.
 namespace identify_uses {
+template <class I> using tiles = decltype(static_cast<std::uint32_t>(contract::some<I>().tiles(shape{})));
 template <class I>
-using tiles = decltype(static_cast<std::uint32_t>(std::declval<I const&>().tiles(shape{})));
-template <class I>
-using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<I const&>().scratch_bytes(shape{}, 1)));
+using scratch_bytes = decltype(static_cast<std::size_t>(contract::some<I>().scratch_bytes(shape{}, 1)));
 /// Rows of any layout, as `propose` gets them.
 using some_rows = detail::joined_rows<strided<float>>;
 template <class I>
 using rows =
     std::conditional_t<stated_facts<identify_facts, I>.needs_values, kv<some_rows, some_rows>, some_rows>;
 template <class I>
-using propose =
-    decltype(std::declval<I const&>().propose(std::declval<proposal_tile<serial_team, rows<I>> const&>()));
+using propose = decltype(contract::some<I>().propose(contract::some<proposal_tile<serial_team, rows<I>>>()));
 template <class I>
-using admit = decltype(std::declval<I const&>().admit(std::declval<round_view<serial_team>&>()));
+using admit = decltype(contract::some<I>().admit(std::declval<round_view<serial_team>&>()));
 template <class I>
 using problem_for =
-    decltype(static_cast<std::string>(std::declval<I const&>().problem_for(std::declval<shape const&>())));
-template <class I> using edges = decltype(static_cast<std::uint32_t>(std::declval<I const&>().edges(0u)));
+    decltype(static_cast<std::string>(contract::some<I>().problem_for(contract::some<shape>())));
+template <class I> using edges = decltype(static_cast<std::uint32_t>(contract::some<I>().edges(0u)));
 template <class I>
-using max_rounds = decltype(static_cast<std::uint32_t>(std::declval<I const&>().max_rounds(0u, 0u)));
+using max_rounds = decltype(static_cast<std::uint32_t>(contract::some<I>().max_rounds(0u, 0u)));
 template <class I>
-using likely_rounds =
-    decltype(static_cast<std::uint32_t>(std::declval<I const&>().likely_rounds(0u, 0u, 0u)));
+using likely_rounds = decltype(static_cast<std::uint32_t>(contract::some<I>().likely_rounds(0u, 0u, 0u)));
 }  // namespace identify_uses
 
 namespace detail {
 
 /// Why an identifier does not work for caches of this shape; empty if it does.
-template <class I>
-std::string shape_problem([[maybe_unused]] I const& identify, [[maybe_unused]] shape const& extent) {
-  if constexpr (contract::allows<identify_uses::problem_for, I>) {
-    return identify.problem_for(extent);
-  } else {
-    return {};
-  }
+template <class I> std::string shape_problem(I const& identify, shape const& extent) {
+  return contract::ask<identify_uses::problem_for>(
+      identify, [&](auto const& i) { return i.problem_for(extent); }, std::string());
 }
 
 /// Whether an identifier looks for candidates in tiles before `admit`.

@@ -43,7 +43,7 @@ public:
   round_view(round_view const&) = delete;
   round_view& operator=(round_view const&) = delete;
 
-  /// Number of live entries; 0 if the identifier declares `reads_live = false`.
+  /// Number of live entries; 0 if the identifier states that it does not `reads_live`.
   KVMELD_HD std::uint32_t live() const { return state().live_count; }
   /// Number of entries that still have to go for the track to meet its budget.
   KVMELD_HD std::uint32_t excess() const { return state().excess(); }
@@ -66,14 +66,14 @@ public:
     return place[1] == place[0] + 1;
   }
 
-  /// Cosine of the keys of the live entries `i` and `j`. The identifier declares `needs_keys` and has no
+  /// Cosine of the keys of the live entries `i` and `j`. The identifier states `needs_keys` and has no
   /// `propose`. Costs one pass over both rows by the calling lane, in any layout. Heads that share a plan are
   /// compared over all their channels. Not a number if squares overflow.
   KVMELD_HD float similarity(std::uint32_t i, std::uint32_t j) const {
     static_assert(reads_rows, "kvmeld: similarity reads keys: state `needs_keys`, and have no `propose`");
     return row_cosine(keys_in(rows_), where(), slot(i), slot(j));
   }
-  /// The same for values. The identifier also declares `needs_values`.
+  /// The same for values. The identifier also states `needs_values`.
   KVMELD_HD float value_similarity(std::uint32_t i, std::uint32_t j) const {
     static_assert(reads_rows, "kvmeld: value_similarity reads values: state `needs_values`");
     return row_cosine(rows_.values, where(), slot(i), slot(j));
@@ -81,7 +81,7 @@ public:
 
   /// Live entry `i` becomes part of live entry `into`, which stays. The merge function weighs them.
   KVMELD_HD void merge(std::uint32_t i, std::uint32_t into) { merge_slot(slot(i), slot(into)); }
-  /// The same for an identifier that declares `gives_similarity`.
+  /// The same for an identifier that states `gives_similarity`.
   KVMELD_HD void merge(std::uint32_t i, std::uint32_t into, float similarity) {
     merge_slot(slot(i), slot(into));
     wave_.similarity(item_, slot(i)) = similarity;

@@ -120,18 +120,18 @@ namespace layout_uses {
 template <class L> using element_type = typename L::element_type;
 template <class L> using channel_run = std::integral_constant<int, L::channel_run>;
 template <class L> using token_run = std::integral_constant<int, L::token_run>;
-template <class L> using channels = decltype(static_cast<std::uint32_t>(std::declval<L const&>().channels()));
+template <class L> using channels = decltype(static_cast<std::uint32_t>(contract::some<L>().channels()));
 template <class L>
-using writable = decltype(static_cast<bool>(std::declval<L const&>().writable(track{}, slot_t{})));
+using writable = decltype(static_cast<bool>(contract::some<L>().writable(track{}, slot_t{})));
 template <class L>
-using load_tile = decltype(std::declval<L const&>().load_tile(
-    std::declval<serial_team const&>(), track{}, slot_t{}, 0u, 0u, 0u, std::declval<float*>(), 0u));
+using load_tile = decltype(contract::some<L>().load_tile(contract::some<serial_team>(), track{}, slot_t{}, 0u,
+                                                         0u, 0u, std::declval<float*>(), 0u));
 template <class L>
-using encode_row = decltype(std::declval<L const&>().encode_row(
-    std::declval<serial_team const&>(), track{}, slot_t{}, static_cast<float (*)(std::uint32_t)>(nullptr)));
+using encode_row = decltype(contract::some<L>().encode_row(contract::some<serial_team>(), track{}, slot_t{},
+                                                           static_cast<float (*)(std::uint32_t)>(nullptr)));
 template <class L>
-using copy_row = decltype(std::declval<L const&>().copy_row(std::declval<serial_team const&>(), track{},
-                                                            slot_t{}, slot_t{}));
+using copy_row =
+    decltype(contract::some<L>().copy_row(contract::some<serial_team>(), track{}, slot_t{}, slot_t{}));
 }  // namespace layout_uses
 
 namespace detail {

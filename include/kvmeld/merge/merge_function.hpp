@@ -15,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -36,27 +35,23 @@ inline namespace KVMELD_ABI {
 /// tokens than its pivot did. If it does not, the library leaves every pivot's degree as it is, whatever
 /// `weigh` wrote. Everything else it states in its `facts` (merge_facts).
 namespace merge_uses {
+template <class M> using carries_degree = decltype(static_cast<bool>(contract::some<M>().carries_degree()));
 template <class M>
-using carries_degree = decltype(static_cast<bool>(std::declval<M const&>().carries_degree()));
+using scratch_bytes = decltype(static_cast<std::size_t>(contract::some<M>().scratch_bytes(shape{}, 1)));
+template <class M> using prepare = decltype(contract::some<M>().prepare(contract::some<serial_team>(), 0u));
 template <class M>
-using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<M const&>().scratch_bytes(shape{}, 1)));
+using weigh = decltype(contract::some<M>().weigh(contract::some<wave_ref>(), tile{}, slot_t{},
+                                                 contract::some<member_list>()));
 template <class M>
-using prepare = decltype(std::declval<M const&>().prepare(std::declval<serial_team const&>(), 0u));
+using weight = decltype(static_cast<float>(contract::some<M>().weight(contract::some<set_view>(), 0u)));
 template <class M>
-using weigh = decltype(std::declval<M const&>().weigh(std::declval<wave_ref const&>(), tile{}, slot_t{},
-                                                      std::declval<member_list const&>()));
+using weigh_together =
+    decltype(contract::some<M>().weigh(contract::some<serial_team>(), contract::some<wave_ref>(),
+                                       contract::some<strided<float>>(), tile{}, slot_t{},
+                                       contract::some<member_list>(), contract::some<prepare<M>>()));
 template <class M>
-using weight =
-    decltype(static_cast<float>(std::declval<M const&>().weight(std::declval<set_view const&>(), 0u)));
-template <class M>
-using weigh_together = decltype(std::declval<M const&>().weigh(
-    std::declval<serial_team const&>(), std::declval<wave_ref const&>(),
-    std::declval<strided<float> const&>(), tile{}, slot_t{}, std::declval<member_list const&>(),
-    std::declval<prepare<M> const&>()));
-template <class M>
-using weigh_spans = decltype(std::declval<M const&>().weigh_spans(std::declval<serial_team const&>(),
-                                                                  std::declval<wave_ref const&>(), tile{},
-                                                                  std::declval<member_list const&>()));
+using weigh_spans = decltype(contract::some<M>().weigh_spans(
+    contract::some<serial_team>(), contract::some<wave_ref>(), tile{}, contract::some<member_list>()));
 }  // namespace merge_uses
 
 namespace detail {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/contract.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/identify/admission.hpp>
@@ -28,7 +29,7 @@ namespace detail {
 
 /// Whether the admission of an identifier fulfils its contract, or there is none.
 template <class Identify> constexpr bool admission_is_whole() {
-  if constexpr (has_admission<Identify>::value) {
+  if constexpr (contract::allows<part_uses::admission, Identify>) {
     return missing_in_admission<std::decay_t<decltype(std::declval<Identify&>().admission)>> == -1;
   } else {
     return true;

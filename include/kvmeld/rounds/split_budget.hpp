@@ -8,7 +8,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
-#include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/select_k.hpp>

@@ -10,7 +10,6 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/queries.hpp>
-#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 

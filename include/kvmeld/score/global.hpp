@@ -5,7 +5,6 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/facts.hpp>
-#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cmath>

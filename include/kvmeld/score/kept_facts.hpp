@@ -70,7 +70,7 @@ private:
 namespace detail {
 
 template <class Score>
-using tells_kept = decltype(std::declval<Score const&>().tell_kept(std::declval<kept_facts&>()));
+using tells_kept = decltype(contract::some<Score>().tell_kept(std::declval<kept_facts&>()));
 
 /// Adds the facts of a score, if it has any.
 template <class Score>

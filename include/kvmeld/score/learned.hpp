@@ -12,7 +12,6 @@
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/kept_facts.hpp>
-#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>

@@ -5,7 +5,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/kept_facts.hpp>
-#include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>
 

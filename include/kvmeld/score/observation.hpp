@@ -7,7 +7,6 @@
 #include <kvmeld/score/score.hpp>
 
 #include <cstdint>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -30,8 +29,8 @@ struct observation_need {
 /// observes nothing.
 namespace score_uses {
 template <class S>
-using observed_rows = decltype(static_cast<std::uint32_t>(std::declval<S const&>().observed_rows()));
-template <class S> using need = decltype(static_cast<observation_need>(std::declval<S const&>().need()));
+using observed_rows = decltype(static_cast<std::uint32_t>(contract::some<S>().observed_rows()));
+template <class S> using need = decltype(static_cast<observation_need>(contract::some<S>().need()));
 }  // namespace score_uses
 
 namespace detail {

@@ -121,46 +121,46 @@ struct attention_fold {
 /// default is score_scratch(). Row views take their own. This namespace lists what the library uses of a
 /// score.
 namespace score_uses {
-template <class S> using channels = decltype(static_cast<channel_list>(std::declval<S const&>().channels()));
+template <class S> using channels = decltype(static_cast<channel_list>(contract::some<S>().channels()));
 template <class S>
 using channels_for =
-    decltype(static_cast<channel_list>(std::declval<S const&>().channels(std::declval<shape const&>())));
+    decltype(static_cast<channel_list>(contract::some<S>().channels(contract::some<shape>())));
 template <class S> using channel_count = std::integral_constant<std::uint32_t, S::channels().count>;
 template <class S>
-using update = decltype(static_cast<channel_update>(std::declval<S const&>().update(0u, 0u, 0u)));
+using update = decltype(static_cast<channel_update>(contract::some<S>().update(0u, 0u, 0u)));
 template <class S>
-using next_window = decltype(static_cast<std::uint32_t>(std::declval<S const&>().next_window(0u, 0u)));
+using next_window = decltype(static_cast<std::uint32_t>(contract::some<S>().next_window(0u, 0u)));
 template <class S>
 using importance =
-    decltype(static_cast<float>(std::declval<S const&>().importance(std::declval<score_view const&>(), 0u)));
+    decltype(static_cast<float>(contract::some<S>().importance(contract::some<score_view>(), 0u)));
 template <class S>
-using evaluate = decltype(std::declval<S const&>().evaluate(
-    std::declval<serial_team const&>(), std::declval<score_view const&>(), std::declval<float*>()));
+using evaluate = decltype(contract::some<S>().evaluate(contract::some<serial_team>(),
+                                                       contract::some<score_view>(), std::declval<float*>()));
 /// Rows of any layout, as `evaluate` gets them.
 using some_rows = track_rows<strided<float>>;
 template <class S>
-using evaluate_rows = decltype(std::declval<S const&>().evaluate(
-    std::declval<serial_team const&>(), std::declval<score_view const&>(),
-    std::declval<kv<some_rows, some_rows> const&>(), std::declval<float*>()));
+using evaluate_rows =
+    decltype(contract::some<S>().evaluate(contract::some<serial_team>(), contract::some<score_view>(),
+                                          contract::some<kv<some_rows, some_rows>>(),
+                                          std::declval<float*>()));
 template <class S>
-using evaluate_members = decltype(std::declval<S const&>().evaluate_members(
-    std::declval<serial_team const&>(), std::declval<score_view const&>(), std::declval<float*>()));
+using evaluate_members = decltype(contract::some<S>().evaluate_members(
+    contract::some<serial_team>(), contract::some<score_view>(), std::declval<float*>()));
 template <class S>
 using table_floats =
-    decltype(static_cast<std::size_t>(std::declval<S const&>().table_floats(std::declval<shape const&>())));
+    decltype(static_cast<std::size_t>(contract::some<S>().table_floats(contract::some<shape>())));
 template <class S>
-using absorb =
-    decltype(std::declval<S const&>().absorb(std::declval<serial_team const&>(), std::declval<float*>(), 0u,
-                                             std::declval<observed_queries<float const> const&>()));
+using absorb = decltype(contract::some<S>().absorb(contract::some<serial_team>(), std::declval<float*>(), 0u,
+                                                   contract::some<observed_queries<float const>>()));
 template <class S>
 using problem_for =
-    decltype(static_cast<std::string>(std::declval<S const&>().problem_for(std::declval<shape const&>())));
+    decltype(static_cast<std::string>(contract::some<S>().problem_for(contract::some<shape>())));
 template <class S>
-using contribution = decltype(static_cast<float>(std::declval<S const&>().contribution(0u, 0.0f, 0u)));
-template <class S> using contributes = decltype(static_cast<bool>(std::declval<S const&>().contributes()));
-template <class S> using fold = decltype(static_cast<attention_fold>(std::declval<S const&>().fold()));
+using contribution = decltype(static_cast<float>(contract::some<S>().contribution(0u, 0.0f, 0u)));
+template <class S> using contributes = decltype(static_cast<bool>(contract::some<S>().contributes()));
+template <class S> using fold = decltype(static_cast<attention_fold>(contract::some<S>().fold()));
 template <class S>
-using scratch_bytes = decltype(static_cast<std::size_t>(std::declval<S const&>().scratch_bytes(shape{}, 1)));
+using scratch_bytes = decltype(static_cast<std::size_t>(contract::some<S>().scratch_bytes(shape{}, 1)));
 }  // namespace score_uses
 
 namespace detail {
@@ -229,30 +229,22 @@ channel_list channels_of([[maybe_unused]] Score const& score, [[maybe_unused]] s
 
 /// Floats that a score keeps of each track in a cache of this shape; 0 if it declares no table. Construction
 /// of the cache refuses more than largest::table_floats.
-template <class Score>
-std::uint32_t table_floats_of([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent) {
-  if constexpr (detail::has_table<Score>) {
-    std::size_t const n = score.table_floats(extent);
-    return n < 0xffffffffu ? static_cast<std::uint32_t>(n) : 0xffffffffu;
-  } else {
-    return 0;
-  }
+template <class Score> std::uint32_t table_floats_of(Score const& score, shape const& extent) {
+  std::size_t const n = contract::ask<score_uses::table_floats>(
+      score, [&](auto const& s) { return s.table_floats(extent); }, std::size_t{0});
+  return n < 0xffffffffu ? static_cast<std::uint32_t>(n) : 0xffffffffu;
 }
 
 namespace detail {
 
 /// Why a score cannot keep a table in caches of this shape; empty if it can, or needs none.
-template <class Score>
-std::string table_problem([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent) {
+template <class Score> std::string table_problem(Score const& score, shape const& extent) {
   if (std::uint32_t const n = table_floats_of(score, extent); n > largest::table_floats) {
     return refusal("policy", "number of floats that the score keeps of each track", n, "at most ",
                    largest::table_floats);
   }
-  if constexpr (contract::allows<score_uses::problem_for, Score>) {
-    return score.problem_for(extent);
-  } else {
-    return {};
-  }
+  return contract::ask<score_uses::problem_for>(
+      score, [&](auto const& s) { return s.problem_for(extent); }, std::string());
 }
 
 /// Shows queries to a score that has a table. Collective.
@@ -280,39 +272,26 @@ template <class Score> constexpr std::uint32_t channel_bound() {
 
 /// What an observation does to a channel: nothing if the score has none.
 template <class Score>
-KVMELD_HD channel_update update_of([[maybe_unused]] Score const& score,
-                                   [[maybe_unused]] std::uint32_t channel,
-                                   [[maybe_unused]] std::uint32_t window,
-                                   [[maybe_unused]] std::uint32_t rows) {
-  if constexpr (has_channels<Score>) {
-    return score.update(channel, window, rows);
-  } else {
-    return {-1, 0};
-  }
+KVMELD_HD channel_update update_of(Score const& score, std::uint32_t channel, std::uint32_t window,
+                                   std::uint32_t rows) {
+  return contract::ask<score_uses::update>(
+      score, [=](auto const& s) { return s.update(channel, window, rows); }, channel_update{-1, 0});
 }
 
 /// The per-track counter after an observation.
 template <class Score>
-KVMELD_HD std::uint32_t next_window_of([[maybe_unused]] Score const& score,
-                                       [[maybe_unused]] std::uint32_t window,
-                                       [[maybe_unused]] std::uint32_t rows) {
-  if constexpr (has_channels<Score>) {
-    return score.next_window(window, rows);
-  } else {
-    return 0;
-  }
+KVMELD_HD std::uint32_t next_window_of(Score const& score, std::uint32_t window, std::uint32_t rows) {
+  return contract::ask<score_uses::next_window>(
+      score, [=](auto const& s) { return s.next_window(window, rows); }, 0u);
 }
 
 /// Whether a score has a `contribution`: it adds up something other than attention.
 template <class Score> constexpr bool has_contribution = contract::allows<score_uses::contribution, Score>;
 
 /// The same of a score as it is configured: one that is chosen at run time has `contributes()`.
-template <class Score> KVMELD_HD bool contributes([[maybe_unused]] Score const& score) {
-  if constexpr (contract::allows<score_uses::contributes, Score>) {
-    return score.contributes();
-  } else {
-    return has_contribution<Score>;
-  }
+template <class Score> KVMELD_HD bool contributes(Score const& score) {
+  return contract::ask<score_uses::contributes>(
+      score, [](auto const& s) { return s.contributes(); }, has_contribution<Score>);
 }
 
 }  // namespace detail
@@ -331,12 +310,9 @@ KVMELD_HD float contribution_of([[maybe_unused]] Score const& score, [[maybe_unu
 namespace detail {
 
 /// How a score's observations become one number.
-template <class Score> KVMELD_HD attention_fold fold_of([[maybe_unused]] Score const& score) {
-  if constexpr (contract::allows<score_uses::fold, Score>) {
-    return score.fold();
-  } else {
-    return {};
-  }
+template <class Score> KVMELD_HD attention_fold fold_of(Score const& score) {
+  return contract::ask<score_uses::fold>(
+      score, [](auto const& s) { return s.fold(); }, attention_fold{});
 }
 
 }  // namespace detail
@@ -347,14 +323,9 @@ KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch();
 namespace detail {
 
 /// Scratch that a score takes from its team.
-template <class Score>
-std::size_t scratch_of_score([[maybe_unused]] Score const& score, [[maybe_unused]] shape const& extent,
-                             [[maybe_unused]] int lanes) {
-  if constexpr (contract::allows<score_uses::scratch_bytes, Score>) {
-    return score.scratch_bytes(extent, lanes);
-  } else {
-    return score_scratch();
-  }
+template <class Score> std::size_t scratch_of_score(Score const& score, shape const& extent, int lanes) {
+  return contract::ask<score_uses::scratch_bytes>(
+      score, [&](auto const& s) { return s.scratch_bytes(extent, lanes); }, score_scratch());
 }
 
 /// Evaluates a score for all that `view` shows, whatever the score's form. `rows` is a kv of track_rows, or

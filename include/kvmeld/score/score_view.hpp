@@ -13,7 +13,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// The entries of one track, numbered by slot, as a score sees them. Rows of keys and values come beside the
-/// view, for scores that declare `reads_rows` (track_rows).
+/// view, for scores that state `reads_rows` (track_rows).
 class score_view {
 public:
   /// A view of the first `length` entries of a track, `limit` of which may stay. `ledger` has to outlive it;

@@ -14,9 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
-#include <utility>
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
@@ -28,13 +26,12 @@ inline namespace KVMELD_ABI {
 /// It has `pins pinned(length, limit, frozen)`: how many entries it will pin, and where. Host and device ask.
 /// Everything else it states in its `facts` (select_facts).
 namespace select_uses {
-template <class S> using pinned = decltype(static_cast<pins>(std::declval<S const&>().pinned(0u, 0u, 0u)));
+template <class S> using pinned = decltype(static_cast<pins>(contract::some<S>().pinned(0u, 0u, 0u)));
 template <class S>
-using choose =
-    decltype(static_cast<role>(std::declval<S const&>().choose(std::declval<select_view const&>(), 0u)));
+using choose = decltype(static_cast<role>(contract::some<S>().choose(contract::some<select_view>(), 0u)));
 template <class S>
-using assign = decltype(std::declval<S const&>().assign(
-    std::declval<serial_team const&>(), std::declval<select_view const&>(), std::declval<pins const&>()));
+using assign = decltype(contract::some<S>().assign(contract::some<serial_team>(),
+                                                   contract::some<select_view>(), contract::some<pins>()));
 }  // namespace select_uses
 
 namespace select {
