@@ -65,7 +65,7 @@ def group_of(header):
 KIND = r"(?:mutable )?(?:static constexpr )?(?:constexpr )?[\w:<>]+(?: const\*|\*)? "
 VALUE = r"(?: = [^,;(){}]+|\{\})?"
 SEVERAL = re.compile(rf"^(\s+)({KIND})(\w+{VALUE}(?:, \w+{VALUE})+);(.*)$")
-CONSTANT = re.compile(r"^\s+static constexpr (?:bool|int|float|char const\*|std::uint32_t|score_kind) (\w+) =")
+CONSTANT = re.compile(r"^\s+static constexpr (?:bool|int|float|char const\*|std::uint32_t|\w+_facts) (\w+)(?: =|\{)")
 FUNCTION = re.compile(r"^\s+(?:template <[^{]*> )?(?:KVMELD_HD |__device__ |KOKKOS_\w+ )?(?:static )?(?:virtual )?(?:constexpr )?"
                       r"(?!return |else |using )[\w:<>&*]+ (?:const[&*]? |[&*] )?(\w+)\(")
 ALIAS = re.compile(r"^\s+using (\w+) =")
