@@ -62,7 +62,7 @@ class single_header:
             elif re.match(r"#\s*endif", line):
                 depth -= 1
             found = INCLUDE.match(line)
-            if line == "#pragma once\n":
+            if line == "#pragma once\n" or line.startswith("// SPDX"):  # the file has one of its own
                 continue
             if not found:
                 if re.match(r"#\s*include", line):

@@ -209,10 +209,13 @@ def undocumented_types(lines):
 
 
 def prepare_header(lines, group, contract, internal_names):
+    if lines[0].startswith("// SPDX"):
+        lines[0] = ""
     if "#pragma once" in lines:
         once = lines.index("#pragma once")
-        if once and all(line.startswith("//") for line in lines[:once]):
-            lines[:once] = ["///" + line[2:] for line in lines[:once]]
+        first = 0 if lines[0] else 1
+        if first < once and all(line.startswith("//") for line in lines[first:once]):
+            lines[first:once] = ["///" + line[2:] for line in lines[first:once]]
             lines[once] = "/// @file"
     join_declarators(lines)
     lines = add_contracts([mark_list(line) for line in lines], contract)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvmeld with its CUDA backend: any cache, policy and attention on a cuda_executor. Needs the CUDA Toolkit
 // with CUB.
 #pragma once

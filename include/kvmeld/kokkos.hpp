@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvmeld on Kokkos: runs any cache, policy and attention on a kokkos_executor, and takes a Kokkos::View as a
 // layout. Needs Kokkos 3.4 or newer.
 #pragma once

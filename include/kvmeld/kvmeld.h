@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* kvmeld for languages that call C: caches on an engine's own tensors, with a policy and a layout that are
    chosen at run time. The library libkvmeld has these functions (docs/c.md).
 

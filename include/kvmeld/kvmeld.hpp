@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvmeld: merges KV-cache entries in place, in an engine's own tensors. This umbrella header is safe on the
 // host: it includes no CUDA header.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A weighted sum of rows: the arithmetic of every merge.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Moves kept entries to the front of their track: in place, in ascending order.
 #pragma once
 

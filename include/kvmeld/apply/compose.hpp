@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Composes rounds into one plan: what a round does to an entry also holds for all that merged into the entry.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fits the values and degrees of the entries that a plan keeps to attention's outputs before the plan
 // (merge::fitted).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies a plan to the ledger: degrees and score channels of pivots and spread targets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared entries keep their members' norms, positions and scores (EMS section 4.2). Runs before keys merge.
 #pragma once
 

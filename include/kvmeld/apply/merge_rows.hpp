@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies a plan to rows of K or V: pivots take in their sets.
 #pragma once
 

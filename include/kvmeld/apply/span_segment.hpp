@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segments: neighbouring slots that the same entries are spread over, and that take in the same sum.
 #pragma once
 

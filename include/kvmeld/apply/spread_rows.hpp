@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Applies a plan to rows of V: kept entries take in what is spread over them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether a plan may be applied: for plans written by hand, and for tests.
 #pragma once
 

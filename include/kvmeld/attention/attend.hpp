@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over a merged cache: log-degree bias, GQA, several queries per sequence, log-sum-exp out.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tile of keys and values where each query row sees any subset of the entries, as a window needs.
 #pragma once
 

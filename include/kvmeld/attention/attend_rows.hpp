@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every form of attention does first and last: reading queries, and writing outputs and log-sum-exps.
 #pragma once
 

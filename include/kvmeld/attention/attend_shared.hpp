@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over shared entries (EMS section 4.2, "shared entry expansion"). Every token has its own logit,
 // made from its slot's key direction and the token's norm. All tokens of a slot read the slot's value once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tile of keys and values for a block of query rows: the running softmax that all forms of attention use.
 #pragma once
 

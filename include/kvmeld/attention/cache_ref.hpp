@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What attention needs to see of a cache: K, V, lengths, degrees and positions, by value.
 #pragma once
 

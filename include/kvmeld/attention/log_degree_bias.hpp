@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the log degrees of a merged cache to memory, for attention kernels that take an additive mask.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes the log degrees of a merged cache by page, for attention kernels that address a page and a token of
 // it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The output error: how far attention over a compressed cache is from attention over the full cache.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What attention reads of a cache whose entries are shared: directions, and members with their norms.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention whose keys are divided among several tiles. Each tile writes the softmax of its part; a second
 // launch joins the parts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a cache: one block that holds the ledger, the plan's list of sequences, the workspace and,
 // with options.stats, the stats.
 #pragma once

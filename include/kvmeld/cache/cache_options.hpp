@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The options that a cache is built with, and their checks.
 #pragma once
 

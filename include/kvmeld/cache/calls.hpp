@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A merged_cache as a value, and the one way in which its calls check, launch and note an operation. Included
 // by merged_cache.hpp alone.
 #pragma once

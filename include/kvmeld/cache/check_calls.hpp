@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The argument checks of merged_cache's calls. Each returns why the call is refused; empty if it is not.
 #pragma once
 

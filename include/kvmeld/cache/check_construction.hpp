@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks whether a cache can be built: extent, layouts, policy, and whether the engine's attention can add
 // the bias of merged entries.
 #pragma once

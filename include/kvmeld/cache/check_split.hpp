@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that tracks share: which calls refuse them, and what the host knows about them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of merged_cache that plan and compress. Included by merged_cache.hpp alone.
 #pragma once
 

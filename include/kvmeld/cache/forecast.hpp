@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Predicts from numbers alone the lengths that a compression leaves (upper bounds, often exact), and how many
 // rounds it takes.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host knows about a ledger that it cannot read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cache says about its sequences: lengths, tokens, warnings, rounds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache: one value that holds views of an engine's K and V, the ledger beside them, and a policy.
 #pragma once
 

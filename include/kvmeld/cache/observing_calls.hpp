@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The calls of merged_cache by which an engine shows attention, queries or scores. Included by
 // merged_cache.hpp alone.
 #pragma once

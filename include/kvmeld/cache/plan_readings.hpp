@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For debugging: prints the plan of a cache, and reads what it was made from. Not part of kvmeld.hpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A report on its way to the host, copied without waiting: the ledger's arrays per track and per sequence, or
 // stats.
 #pragma once

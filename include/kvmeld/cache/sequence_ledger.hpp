@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cache's ledger knows of one sequence, where the host can read and write it.
 #pragma once
 

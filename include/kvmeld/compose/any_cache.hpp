@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache whose policy, layouts and executor are chosen at run time: one virtual interface in front of any
 // merged_cache.
 #pragma once

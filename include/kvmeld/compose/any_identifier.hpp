@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An identifier with its admission, chosen at run time.
 #pragma once
 

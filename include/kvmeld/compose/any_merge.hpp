@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A merge function chosen at run time.
 #pragma once
 

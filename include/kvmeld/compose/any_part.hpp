@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What parts chosen at run time have in common: they hold one of several alternatives, and ask it.
 #pragma once
 

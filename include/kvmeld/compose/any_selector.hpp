@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A selector chosen at run time.
 #pragma once
 

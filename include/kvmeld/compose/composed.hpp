@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies composed at run time, from parts found by name: for tools, experiments and configuration files.
 #pragma once
 

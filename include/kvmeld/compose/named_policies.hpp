@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The presets by name, each as a composed policy, with a sentence about it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The numbers of ready-made parts by name, to set them from text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes a policy from a text: a preset's name, or parts by their names, and numbers. For command lines,
 // configuration files and other languages.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A value that is one of several types, chosen at run time. Parts of policies use it, on host and device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Floats as bits: an order and a test for finite numbers that hold under -ffast-math too.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many entries may stay: budgets, the counts that selectors derive from them, the trigger, Chelsea's
 // schedule.
 #pragma once

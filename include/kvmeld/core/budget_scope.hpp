@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that several tracks share: which tracks share them, and what each track contributes and gets.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stats: what a track holds and what its compressions did, as a small struct for dashboards.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Score channels: the floats that a policy keeps per entry, and how they merge.
 #pragma once
 

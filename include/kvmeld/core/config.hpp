@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Configuration that every header sees: version, host/device annotation, and the inline namespace that keeps
 // translation units with different configurations apart.
 #pragma once

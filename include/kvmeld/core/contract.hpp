@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the member of a contract that a type lacks, so that the refusal can name that member.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dot products and distances in one fixed order, so that host and device round alike.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Storage types of K and V, their conversion to the float that all arithmetic uses, and what they are to a
 // matrix unit.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Refusals on the host: a refusal names the argument, its value and what must hold. It is thrown, or returned
 // if exceptions are off.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of a policy state about themselves: one value of facts per part.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ledger: everything kvmeld knows about a cache besides K and V themselves.
 #pragma once
 

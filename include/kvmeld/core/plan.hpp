@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan: a sparse linear map from the entries of a track to the entries of the shorter track. It can be
 // looked at before it is applied.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A policy is four choices: score, selector, identifier and merge function. Nothing else distinguishes
 // methods.
 #pragma once

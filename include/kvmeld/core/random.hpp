@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers. An entry gets the same draw on any backend, in any order, in any batch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The largest sizes, strides and positions, in one table (docs/limits.md), and arithmetic that cannot wrap.
 #pragma once
 

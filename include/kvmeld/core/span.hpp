@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pointer and a count, as std::span in C++20.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The basic types: where an entry lies, what may happen to it, and how large a cache is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A wave: the tracks that are compressed together, and the metadata they need while they are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One code path sizes and carves a workspace. An arena without memory counts the bytes; an arena with memory
 // gives the pointers.
 #pragma once

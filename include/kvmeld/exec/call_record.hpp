@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls whose launches are kept and repeated. What may change between repetitions lies at stable addresses.
 #pragma once
 

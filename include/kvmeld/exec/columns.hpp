@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Columns of storage, for layouts in which tokens are contiguous. Packs the elements of columns, and merges
 // sets of slots. For one lane.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an executor of a backend has to offer.
 #pragma once
 

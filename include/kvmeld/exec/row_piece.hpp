@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pieces of 16 bytes, which a lane reads or writes with one instruction.
 #pragma once
 

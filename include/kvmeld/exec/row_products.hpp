@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of rows with rows, and norms of rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The k best of n; ties go to the lower index. All stages that select within one track use this selection.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // select_k for teams made of warps. Digits are wider, so passes are fewer. All lanes search the bins.
 // Neighbouring lanes read neighbouring keys. (CUB selects the best of a whole device or of a fixed number per
 // block, and promises no order among equal keys.)

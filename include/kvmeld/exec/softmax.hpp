@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exponentials of logits, and logarithms of degrees.
 #pragma once
 

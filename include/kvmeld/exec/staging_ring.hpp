@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ring in the memory of an executor. The lists of calls lie there while phases read them.
 #pragma once
 

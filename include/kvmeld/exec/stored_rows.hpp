@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows as they are stored: decoded, checked, moved and cleared.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The team: what a phase may ask of the lanes that run it together. Phases are written once, for this
 // interface. A host team has one lane, a CUDA team is a block, and the team of the tests is N threads behind
 // a checking barrier.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Best column of each row where keys and values have to agree.
 #pragma once
 

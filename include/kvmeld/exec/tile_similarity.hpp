@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Cosines of two tiles of rows. Only the maximum of each row is kept: no similarity matrix is stored.
 #pragma once
 

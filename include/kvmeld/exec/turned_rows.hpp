@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotates pairs of channels of rows, by an angle that grows with a row's position.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loops whose turns are written out, so that arrays indexed by them can stay in registers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Teams made of warps: what tuned forms may ask for beyond exec/team.hpp. CUDA blocks offer it. In the tests,
 // warps are threads that multiply as the matrix unit does.
 #pragma once

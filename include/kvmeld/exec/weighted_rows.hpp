@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weighted sums of rows: of floats in scratch, and from storage to storage.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admission: which of the proposed candidates merge. It is a separate part, so that a budget can replace a
 // threshold while candidates are found as before.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The admission rules: a threshold, the budget, a share per round, a moving average.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Entries that are not kept whole become centroids: k-means on keys, within stretches of a track.
 #pragma once
 

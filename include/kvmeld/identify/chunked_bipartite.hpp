@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chelsea's identifier: in chunks, odd entries look for their most similar even entry (Chelsea section 4,
 // alg. 1; after ToMe's bipartite matching).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The walk behind consecutive_threshold: sets of consecutive similar entries for one threshold.
 #pragma once
 

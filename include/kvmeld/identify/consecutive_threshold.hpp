@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KVMerger's identifier: runs of consecutive entries that resemble their newest one (KVMerger section 4.2,
 // alg. 1).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an identifier is, and the phases of one round: open the step, propose, admit.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Places of the live-slot list: rows with NaN or infinity are not in the list, but keep their places.
 #pragma once
 

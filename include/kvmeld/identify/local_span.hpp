@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CaM's identifier: it may spread what the base policy evicts evenly over the local tokens ("CaM: Cache
 // Merging for Memory-efficient LLMs Inference", 2024, section 3.3 and alg. 1).
 #pragma once

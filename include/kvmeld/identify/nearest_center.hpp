@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every mergeable entry merges into the centre it resembles most, or drops (EMS section 4.2; D2O).
 #pragma once
 

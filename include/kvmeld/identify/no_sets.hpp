@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Identifiers that make no sets: nothing merges. `none` keeps entries apart, `evict_rest` drops them.
 #pragma once
 

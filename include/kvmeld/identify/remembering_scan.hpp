@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scan of consecutive_threshold for one lane with kernels. It reads rows in place and remembers how far
 // each set reaches, so that most products are computed once.
 #pragma once

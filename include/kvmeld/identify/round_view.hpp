@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the author of an identifier sees of a round: one track's live entries, and what may be done to them.
 #pragma once
 

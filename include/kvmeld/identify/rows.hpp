@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a track as an identifier reads them: as floats in scratch, or two of them by one lane.
 #pragma once
 

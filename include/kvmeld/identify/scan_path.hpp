@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bisection of a scan's threshold, and the thresholds that it probably asks for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An identifier that compares keys rotated for positions of the caller's choice.
 #pragma once
 

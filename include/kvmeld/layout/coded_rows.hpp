@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What layouts of quantised rows share: where codes lie, of a byte each or two in a byte.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies a row from one track to the same slot of another, for forked sequences.
 #pragma once
 

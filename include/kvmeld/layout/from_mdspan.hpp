@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layouts from std::mdspan, cuda::std::mdspan and similar types.
 #pragma once
 

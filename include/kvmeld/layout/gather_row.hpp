@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies whole rows between a layout and contiguous memory, by one lane, for kernels that need contiguous
 // rows.
 #pragma once

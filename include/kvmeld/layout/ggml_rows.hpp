@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of ggml's blocks: 32 numbers as codes, with their scale before them. llama.cpp's caches may have these
 // types.
 #pragma once

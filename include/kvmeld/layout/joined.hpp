@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the rows of several tracks as one long row, to compare entries over all heads that share a plan.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values that are channels of the keys (multi-head latent attention), and are merged and moved with them.
 #pragma once
 

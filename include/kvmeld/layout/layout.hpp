@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a layout is: it says where entry (track, slot) lies. K and V have a layout each.
 #pragma once
 

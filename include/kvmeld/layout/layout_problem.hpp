@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a layout can serve an extent, as far as that is known without reading memory.
 #pragma once
 

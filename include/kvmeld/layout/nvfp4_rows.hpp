@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // nvfp4: 4-bit floats with a scale for each 16 channels and one of the tensor.
 #pragma once
 

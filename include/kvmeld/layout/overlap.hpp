@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds from strides alone whether two entries of a tensor, or a key and a value, lie in the same bytes.
 #pragma once
 

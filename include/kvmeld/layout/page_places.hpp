@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays beside a pool of pages, with an element for every token of every page. They are addressed like the
 // pages.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows in pages of a pool. Pages are found through block tables (vLLM, FlashInfer, TensorRT-LLM, SGLang), or
 // through a pointer per block (LMDeploy).
 #pragma once

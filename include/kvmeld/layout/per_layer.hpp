@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tensor per layer, each anywhere in memory: Hugging Face's caches, vLLM, SGLang, yalm.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layout that phases read from a stable address, so that calls captured in a graph follow the tensors when
 // they move.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows in a ring behind fixed sinks, for engines that run past their context length.
 #pragma once
 

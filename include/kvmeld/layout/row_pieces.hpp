@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a track in pieces of 16 bytes, for teams of several lanes.
 #pragma once
 

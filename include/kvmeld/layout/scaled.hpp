@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 8-bit rows: floats with a scale of the tensor, integers with a scale of each row.
 #pragma once
 

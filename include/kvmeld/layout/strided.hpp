@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rectangular tensors in any order of (layer, sequence, head, slot, channel), also from another library's
 // strided view.
 #pragma once

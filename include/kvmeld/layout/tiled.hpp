@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows cut into groups of channels that lie apart, for kernels that read 16 bytes of the keys of many tokens
 // at a time.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensors whose contiguous run is along tokens: element (slot, channel) at channel * stride + slot.
 #pragma once
 

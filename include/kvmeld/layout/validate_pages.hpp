@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks block tables on the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of 8 or 4 bits with a scale and a zero for each group of channels.
 #pragma once
 

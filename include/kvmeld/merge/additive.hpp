@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The values of evicted entries are added to the values that stay (CaM section 3.3, eq. 9 and 15).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The merge function of eviction: members are dropped, the pivot stays as it is.
 #pragma once
 

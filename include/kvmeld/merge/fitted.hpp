@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eviction that fits the values and degrees of the entries that stay to attention's outputs before it
 // (Zweiger et al., "Fast KV Compaction via Attention Matching", 2026).
 #pragma once

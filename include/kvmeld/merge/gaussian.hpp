@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights by distance from the pivot (KVMerger section 5.2, definition 5.2).
 #pragma once
 

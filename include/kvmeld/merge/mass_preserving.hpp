@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merged entries keep the attention their members had (after "KeepKV: Achieving Periodic Lossless KV Cache
 // Compression for Efficient LLM Inference", 2025: electoral votes and zero-perturbation merging).
 #pragma once

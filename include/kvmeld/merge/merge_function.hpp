@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contract of merge functions, and the phases that compute the weights of sets and spans.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the author of a merge function sees of a set: its members, one of which stays.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sets of a plan as lists: for every pivot its members in ascending order; and the scores of sets, added
 // up.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Directions of keys merge by attention, their norms stay apart (EMS section 4.2, Eq. 7).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weighted means: the same weights for keys and values, proportional to one number per member.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows queries to a score that keeps a table per track.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns attention into scores: from rows that an engine has, or recomputed from queries and log-sum-exps.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every source of scores shares: which rows count, how they are summed, and how sums enter the channels.
 #pragma once
 

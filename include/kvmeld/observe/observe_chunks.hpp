@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention inside chunks of a track: from the queries and the keys alone, without the engine's log-sum-exps.
 #pragma once
 

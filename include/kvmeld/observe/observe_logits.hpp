@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns logits that attention has left into scores, without reading the keys again.
 #pragma once
 

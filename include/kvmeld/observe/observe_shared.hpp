@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns attention over shared entries into scores of every token: of the slots' own tokens and of members.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of a whole policy, at compile time and of its configuration. A refusal names the part and what the
 // part lacks.
 #pragma once

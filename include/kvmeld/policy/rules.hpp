@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which parts make a policy together: one table of rules. A broken rule is a static_assert for parts fixed at
 // compile time, and a refusal for parts chosen at run time.
 #pragma once

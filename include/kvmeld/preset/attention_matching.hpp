@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eviction with what stays fitted to attention's outputs: Attention Matching, and the same over other
 // rankings.
 #pragma once

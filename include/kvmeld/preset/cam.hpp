@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CaM, "CaM: Cache Merging for Memory-efficient LLMs Inference" (2024): defaults and citations.
 #pragma once
 

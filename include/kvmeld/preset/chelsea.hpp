@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chelsea, "Efficient Long-Context LLM Inference via KV Cache Clustering" (2025): defaults and citations.
 #pragma once
 

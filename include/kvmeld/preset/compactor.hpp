@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compactor: what no other key can stand in for, and what the tokens around it look at.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // D2O's token level (Wan et al., "D2O: Dynamic Discriminative Operations for Efficient Long-Context
 // Inference", 2024).
 #pragma once

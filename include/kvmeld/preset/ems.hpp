@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // EMS (Li et al., "EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression", 2024).
 #pragma once
 

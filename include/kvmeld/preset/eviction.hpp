@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The eviction baselines: policies whose merge function is `drop`.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KeepKV, "KeepKV: Achieving Periodic Lossless KV Cache Compression for Efficient LLM Inference" (2025), in
 // this library's parts.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KVMerger, "Model Tells You Where to Merge: Adaptive KV Cache Merging for LLMs" (2024): defaults and
 // citations.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Policies by what was learned of a model once: one reading, one budget over all layers, centroids.
 #pragma once
 

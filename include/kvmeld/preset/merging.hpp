@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Any eviction policy that ranks by score, merging what it would evict.
 #pragma once
 

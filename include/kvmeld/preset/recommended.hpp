@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The presets to begin with: with_learned where scores were learned of the model, with_second_reading for
 // prompts that can be read twice. Where neither is possible, use keydiff with one budget over all layers,
 // which loses far more answers. If the question ends the prompt, use dropkv, which loses what is asked later

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Methods whose scores are computed from keys and values. They need no attention; some need queries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-sum-exps as engines pass them: rows of one element, and the base of their logarithm.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The query sample: which queries of a call feed a score, and how much each counts. All, the last ones, or
 // every n-th.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What describes an attention call: the queries of each sequence, and how a logit is computed.
 #pragma once
 

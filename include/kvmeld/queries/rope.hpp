@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding of keys that lie unrotated in the cache (RoFormer, Su et al. 2021,
 // section 3.4.2).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one way in which a call removes entries: it marks their fates, and what stays moves to the front.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The order of launches: plan one round, apply a plan, or compress with as many rounds as the policy needs.
 #pragma once
 

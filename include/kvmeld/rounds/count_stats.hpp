@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The phases behind the stats: they count what a compression does, and write stats when asked.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks rows for NaN and infinity, once per entry before it may merge, and keeps the result as a flag.
 #pragma once
 

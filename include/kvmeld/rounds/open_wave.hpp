@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The phases around planning: a track enters a wave, evicts as a fallback, and leaves with its warnings.
 #pragma once
 

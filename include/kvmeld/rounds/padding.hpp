@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tracks of a sequence that get one common length: empty slots fill the shorter ones up, and are removed
 // again.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rounds that hardly any track needs: one launch for all of them. A team goes through the rounds of one
 // track and stops when the track is done.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One round: which phases run, and in which order. An executor launches them one by one for all tracks of a
 // wave, or one team runs them for one track (rounds/remaining_rounds.hpp).
 #pragma once

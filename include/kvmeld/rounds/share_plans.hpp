@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tracks that share one plan: they share flags and scores, one track leads, the others follow.
 #pragma once
 

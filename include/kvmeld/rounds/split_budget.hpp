@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Budgets that tracks share: the entries of all tracks of a budget scope (`split` in the code) compete by
 // score for the sum of the tracks' budgets.
 #pragma once

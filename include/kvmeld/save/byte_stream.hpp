@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes numbers to bytes and reads them back, in this machine's byte order. Without memory, a writer only
 // counts bytes. A checksum tells whether bytes have changed.
 #pragma once

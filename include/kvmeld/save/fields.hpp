@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one list of the ledger's arrays, which fork copies and save writes.
 #pragma once
 

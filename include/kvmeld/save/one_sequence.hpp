@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A ledger of one sequence: what a saved sequence is read into, and what brings one from a device and back.
 #pragma once
 

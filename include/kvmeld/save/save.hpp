@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves the ledger of one sequence as bytes and reads it back. The engine saves and restores K and V itself.
 #pragma once
 

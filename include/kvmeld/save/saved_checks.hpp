@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that a saved ledger agrees with the cache that resumes it, and with itself.
 #pragma once
 

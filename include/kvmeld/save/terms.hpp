@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What two caches must have in common, besides their ledgers' arrays, to exchange saved sequences.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How often an entry mattered: the number of recent queries that gave it more than the mean attention
 // (Scissorhands, section 3.2).
 #pragma once

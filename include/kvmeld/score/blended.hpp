@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two scores in one: both standardised, then added (Compactor).
 #pragma once
 

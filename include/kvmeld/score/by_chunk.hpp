@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of chunks of neighbouring entries, so that chunks stay whole (ChunkKV).
 #pragma once
 

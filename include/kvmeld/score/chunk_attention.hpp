@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much the tokens around an entry look at it, those behind it and those before it: the attention half of
 // Compactor.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of attention, times how far a value reaches in the model's output (CriticalKV, KVzip+).
 #pragma once
 

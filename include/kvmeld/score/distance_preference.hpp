@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far back queries look on average, and at which keys: TriAttention.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much an output changes if an entry is dropped: DropKV.
 #pragma once
 

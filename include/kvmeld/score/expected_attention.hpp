@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attention that future queries can be expected to pay: Expected Attention.
 #pragma once
 

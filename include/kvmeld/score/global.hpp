@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all queries so far gave an entry: in sum (H2O; KVMerger section 4.1), at most (KVzip), or in the root
 // of the mean square (Attention Matching).
 #pragma once

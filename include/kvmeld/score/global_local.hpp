@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Importance over the whole text and over the last queries at once.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A score that also keeps reference queries, for merge::fitted.
 #pragma once
 

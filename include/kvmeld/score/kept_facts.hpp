@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which facts the numbers depend on that a score keeps of a sequence. A saved sequence tells them, and a
 // cache of other facts refuses it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores of keys alone: how far a key points away from the others (KeyDiff), and how short it is (Knorm).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much an entry's rows vary beside the rows that follow (LagKV).
 #pragma once
 

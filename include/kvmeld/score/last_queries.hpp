@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The last queries of each query head: the base of scores that recompute attention in a compression.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A score that was learned once per model, from keys alone.
 #pragma once
 

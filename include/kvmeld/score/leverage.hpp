@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How little the other keys can stand in for a key: ridge leverage scores, the key half of Compactor.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Local-window attention: how much the most recent queries looked at an entry (SnapKV; EMS section 4.1).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No score: for policies that look at positions and similarity only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a policy has to be shown of attention, and when.
 #pragma once
 

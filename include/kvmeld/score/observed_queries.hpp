@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The queries that a score with a table is shown.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pooling of scores along the slots, so that neighbours of an important entry count too (SnapKV).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the last queries look at, less what other keys resemble: R-KV.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reference queries: a few of a track's queries, kept in its table, for what is fitted to attention's
 // outputs.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a score is, and the phases that feed and read it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the author of a score sees of a track: its entries, or the members of its shared entries.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores moved and scaled so that they can be compared with other scores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of a track as floats, for scores that are computed from keys and values.
 #pragma once
 

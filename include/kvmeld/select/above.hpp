@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Roles by a threshold on the score: what is above it stays, however many entries that are (KVzap, DMS).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the author of a selector sees of a track: its entries, their scores, and the role of each.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a selector is, and the phase that runs it.
 #pragma once
 

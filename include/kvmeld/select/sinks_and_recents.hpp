@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Roles by position alone: the first and the last entries are pinned (StreamingLLM; Chelsea section 4).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Four tiers by importance: pinned, centres, mergeable, irrelevant.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Roles by position and score: pins the ends, and the best of the rest (H2O, SnapKV, KVMerger).
 #pragma once
 

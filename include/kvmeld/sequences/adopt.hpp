@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Degrees and positions that travel with pages: they are written beside the pages, and read by the sequence
 // that gets the pages.
 #pragma once

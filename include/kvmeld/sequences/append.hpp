@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that adds pending entries to a sequence.
 #pragma once
 

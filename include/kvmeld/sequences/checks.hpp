@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that several calls on sequences share. Each returns why a call is refused; empty if it is not.
 #pragma once
 

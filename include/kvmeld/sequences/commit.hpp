@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that commits pending entries and drops rejected drafts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies what a ledger knows of a sequence to another sequence or another ledger: to fork it, to save it.
 #pragma once
 

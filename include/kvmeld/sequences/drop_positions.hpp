@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that drops the entries of a range of positions.
 #pragma once
 

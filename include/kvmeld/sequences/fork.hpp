@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that copies a sequence: its part of the ledger, and its rows if the engine does not share or
 // copy them itself.
 #pragma once

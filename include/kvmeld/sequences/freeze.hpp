@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that freezes the first entries of a sequence.
 #pragma once
 

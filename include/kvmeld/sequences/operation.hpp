@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The base of all operations on sequences. An operation states its effect once: a launch carries it out on
 // the ledger, and the host's mirror repeats it if the host cannot read the ledger.
 #pragma once

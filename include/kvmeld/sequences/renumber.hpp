@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that gives the entries of a sequence positions without gaps, as if nothing but them had been
 // read.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that sets the step of a schedule that counts rounds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The operation that shifts a context: positions change by an offset, and rotated keys turn with them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Turns keys in place, for operations that change the positions of entries.
 #pragma once
 

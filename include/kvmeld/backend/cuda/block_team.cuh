@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A block of threads, or the blocks of a cluster, as a team: the device's form of exec/team.hpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calls of caches and of attention, recorded as one CUDA graph.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA backend: phases run as kernels on a stream, and one block works on one tile at a time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A copy from the device to the host that is enqueued now and asked for later.
 #pragma once
 

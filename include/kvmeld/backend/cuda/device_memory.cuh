@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory that is allocated and freed in stream order, from the driver's pool or an engine's own.
 #pragma once
 

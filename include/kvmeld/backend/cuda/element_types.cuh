@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA Toolkit's own 16-bit types as element types of K and V.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A unit that includes this header does not compile the vector kernels of the host (docs/performance.md says
 // what that saves). Exactly one unit of the program compiles them:
 //

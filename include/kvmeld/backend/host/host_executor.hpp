@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host backend. A team is one lane. Threads share the tiles: a small pool's, or the engine's own.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the host that is copied like a value, from the system or from an engine's allocator.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many processors this process may keep busy: its affinity and the CPU quotas of its control groups.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads that a host executor shares tiles over: those of the engine, or a small pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kokkos' 16-bit types as element types of K and V, where they are types of their own. On hosts they are
 // usually float.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The Kokkos backend: phases run as team policies on any execution space.
 #pragma once
 

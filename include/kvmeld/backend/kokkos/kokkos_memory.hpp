@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a Kokkos space that executors allocate, and copies between it and the host.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A member of a Kokkos team as a lane: the interface of exec/team.hpp on any execution space.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functors that Kokkos runs: a phase on its tiles, and numbers to write to device memory.
 #pragma once
 

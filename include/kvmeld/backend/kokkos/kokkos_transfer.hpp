@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A copy from a Kokkos space to the host that is enqueued now and waited for later.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of few queries, as in decoding. One tile takes all query heads of a KV head, so keys and values
 // are read once.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The bisection of KVMerger's thresholds in parallel: matrix units find how far every entry reaches
 // (reach.hpp), and reaching_sets.hpp counts the sets of a threshold.
 #pragma once

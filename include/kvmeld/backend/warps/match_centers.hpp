@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matching with centres on matrix units: keys and values in one pass for EMS, keys for D2O.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matching of Chelsea on matrix units, with a block of warps per chunk.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys or the values of the sources and targets of a matching by cosine. Both lie in shared memory as
 // stored; matrix units multiply them.
 #pragma once

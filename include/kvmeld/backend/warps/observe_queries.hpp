@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores from queries on matrix units: the loop of FlashAttention without values, with column sums in
 // registers.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far back sets of consecutive similar entries reach. Matrix units compare each entry with the 48 before
 // it, for up to 16 thresholds at once.
 #pragma once

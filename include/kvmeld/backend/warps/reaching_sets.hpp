@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sets of one track for a threshold of KVMerger, from the table of reaches (reach.hpp). Each lane follows
 // the sets of one segment of the track.
 #pragma once

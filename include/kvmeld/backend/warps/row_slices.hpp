@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compaction and spreading with several blocks per track. One block per track would leave most of a device
 // idle where there are few heads.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a track in shared memory, in the format in which they are stored, for matrix units.
 #pragma once
 

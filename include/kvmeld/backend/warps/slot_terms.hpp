@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a warp turns products of queries and stored rows into logits: by degrees, or by the members of shared
 // entries.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tile of rows in shared memory, copied by one warp for itself while it computes on another tile.
 #pragma once
 

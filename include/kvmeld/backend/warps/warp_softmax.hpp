@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The running softmax of one warp: up to 16 query rows over tiles of 16 tokens.
 #pragma once
 

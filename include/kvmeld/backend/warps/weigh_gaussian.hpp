@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of KVMerger with a warp per set. Groups of lanes compute the members' distances, without a
 // barrier.
 #pragma once

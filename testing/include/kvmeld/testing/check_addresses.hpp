@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks a layout's `locate`: segments, run lengths, bounds. Reads and writes no element.
 #pragma once
 

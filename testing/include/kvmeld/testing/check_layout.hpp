@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Layout conformance: whether an engine's own layout does what kvmeld relies on.
 #pragma once
 

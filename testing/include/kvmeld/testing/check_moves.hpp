@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that a layout's tiles are made of its rows, that its copies move raw bits, and that several lanes do
 // the same as one.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plan validator: finds what `apply` would refuse in a cache's current plan.
 #pragma once
 

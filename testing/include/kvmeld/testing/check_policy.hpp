@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For authors of scores, selectors, identifiers and merge functions: runs a policy on a small cache, on one
 // lane and on many, and says what is wrong with it.
 #pragma once

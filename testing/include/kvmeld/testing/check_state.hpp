@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks what holds for a ledger between any two calls.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that a layout keeps what is written: each row by itself, no two rows in the same place, rounded as
 // element_type or the options say.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An executor whose teams have several lanes, each of them a thread behind a barrier that checks them: what a
 // block of a device is, on a machine without one.
 #pragma once

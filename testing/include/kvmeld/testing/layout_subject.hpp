@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A layout that is checked: its rows, and functions that read, write and compare them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A lane that runs alone: checks what a layout does on several lanes, in any order of the lanes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Remembers a cache before an operation, as digests, and checks what the operation may not have done.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration: what a model's heads need, measured once on the host. Not part of the engine's run path.
 #pragma once
 

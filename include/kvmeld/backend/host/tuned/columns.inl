@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set: merging in columns of storage, `width` channels at a time.
 
 /// zip_low and zip_high interleave the lanes of the lower and of the upper halves of two vectors.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tuned forms of the host: one function per instruction set. A program chooses the set when it runs, and
 // teams carry the choice. A unit compiles the functions that it calls, and no others.
 #pragma once

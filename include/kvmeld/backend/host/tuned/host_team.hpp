@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A team of one lane that uses vector instructions.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which vector instructions the tuned forms use. A program chooses them at run time, so one program is fast
 // on every processor.
 #pragma once

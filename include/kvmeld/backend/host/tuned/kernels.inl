@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set: includes every kernel.
 #include "vectors.inl"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selection by brackets. A sample tells roughly where the k-th key lies. One pass collects the keys in that
 // bracket. The same is done with the collected keys. The result is exact: counts show when a bracket misses.
 #pragma once

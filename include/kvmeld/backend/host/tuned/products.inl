@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set, see host_kernels.hpp: dot products of many rows with many rows. Every
 // pair is summed in the 16 strided partials and the tree of core/dot.hpp, each partial with multiply_add.
 // Where products are exact in float (16-bit inputs) or nothing is fused (SSE2), the bits are those of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set: conversion of rows between storage and floats, and weighted sums of
 // rows.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set: the passes over keys and scores that selections make. Scores are
 // compared by their order keys, so a processor's treatment of subnormal numbers does not matter.
 

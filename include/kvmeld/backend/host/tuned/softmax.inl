@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set: exponentials, logarithms of degrees, and the two halves of a running
 // softmax.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compiled once per instruction set, see host_kernels.hpp: vectors of one register, and the few operations
 // that kernels need. A register has KVMELD_SIMD_WIDTH floats. KVMELD_SIMD marks functions with the
 // instructions that they may use.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Divides a total budget among heads by what each head is known to lose.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was measured about a model once. Later it turns a budget into one budget per head. The caller saves
 // it; the example programs save it as JSON.
 #pragma once

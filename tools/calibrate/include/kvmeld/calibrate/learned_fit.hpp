@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weights of score::learned, fitted on the host where an engine runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chelsea's outlier heads: those whose keys have no similar neighbours keep everything, the others less
 // (Chelsea, section 4.3).
 #pragma once

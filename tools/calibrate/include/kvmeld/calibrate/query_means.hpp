@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mean queries of a model's heads, measured once for TriAttention.
 #pragma once
 

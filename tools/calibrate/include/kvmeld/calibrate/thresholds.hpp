@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KVMerger's thresholds for a ratio: one per layer, as the paper gives them (KVMerger, section 4.2 and table
 // 1).
 #pragma once
