@@ -49,6 +49,13 @@ protected:
 
 KVMELD_HD inline float magnitude(float x) { return bits_float(float_bits(x) & 0x7fffffffu); }
 
+/// x rounded to a code of [-127, 127], away from zero at halves; 0 for NaN and infinities.
+KVMELD_HD inline std::int8_t int8_code(float x) {
+  if (!is_finite(x)) return 0;
+  float const most = x < -127.0f ? -127.0f : x > 127.0f ? 127.0f : x;
+  return static_cast<std::int8_t>(most < 0.0f ? most - 0.5f : most + 0.5f);
+}
+
 }  // namespace detail
 
 /// Where the codes of a row lie in its bytes.

@@ -19,17 +19,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-namespace detail {
-
-/// x rounded to a code of [-127, 127], away from zero at halves; 0 for NaN and infinities.
-KVMELD_HD inline std::int8_t int8_code(float x) {
-  if (!is_finite(x)) return 0;
-  float const most = x < -127.0f ? -127.0f : x > 127.0f ? 127.0f : x;
-  return static_cast<std::int8_t>(most < 0.0f ? most - 0.5f : most + 0.5f);
-}
-
-}  // namespace detail
-
 /// x = scale * code, with one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or
 /// v_scale. Codes saturate (core/fp8.hpp). If `saturated` is given, it counts the codes that did. It lies in
 /// memory that phases can write.
