@@ -236,7 +236,7 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
     detail::launcher<Executor> const launch{executor, wave};
     detail::open_wave(launch, p, x, allowed, detail::looked_at::everything);
     detail::plan_round(launch, p, x, facts);
-    if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums, own});
+    if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums(), own});
     if (fallback == shortfall::evict_lowest)
       launch(detail::fallback_phase{wave, false, facts_of<select_facts>(p.select).pins_exactly});
     if (folds) launch(detail::unfold_scores_phase{{wave}, own});
@@ -291,8 +291,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (likely_rounds < max_rounds) likely_rounds = min_of(likely_rounds, 1u);
     max_rounds = min_of(max_rounds, 2u);
   }
-  std::uint32_t const rounds =
-      facts_of<identify_facts>(p.identify).repeats ? max_rounds : min_of(max_rounds, 1u);
+  std::uint32_t const rounds = facts.identify.repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
   detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
     if (detail::may_plan_directly(wave, rounds)) wave.step = wave.plan;
@@ -313,10 +312,10 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
     detail::fit_rows(launch, p, x);
     // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
-    bool const listed = wave.plans_directly() && round != 0 &&
-                        (fallback == shortfall::keep || !facts_of<identify_facts>(p.identify).makes_spans);
+    bool const listed =
+        wave.plans_directly() && round != 0 && (fallback == shortfall::keep || !facts.identify.makes_spans);
     detail::merge_values<stated_facts<identify_facts, typename Policy::identify_type>.makes_spans>(
-        launch, x.values, facts.merges_rows, facts.makes_spans && facts.merges_rows, listed);
+        launch, x.values, facts.merges_rows, facts.identify.makes_spans && facts.merges_rows, listed);
     detail::move_together(launch, x, ws.zero_emptied);
   });
   detail::settle(executor, work, {ledger});

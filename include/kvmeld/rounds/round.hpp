@@ -51,33 +51,26 @@ template <class Policy> bool merges_rows(Policy const& p) {
 /// What a round has to know of a policy as it is configured. The host fills this in, so a policy's functions
 /// that answer it may be for the host alone.
 struct round_facts {
-  bool lists_centers;            ///< the identifier needs centres
-  bool lists_live;               ///< the identifier reads the list of live entries
-  bool repeats;                  ///< further rounds may follow
-  bool makes_sets, makes_spans;  ///< of the identifier
+  identify_facts identify;       ///< of the identifier
+  score_kind gives;              ///< what the score gives
   bool merges_rows;              ///< see merges_rows
   bool folds;                    ///< a set's entry gets the score of the set, by which later rounds go
-  bool folds_sums;               ///< scores are weights: it is their sum
   bool adds_degrees;             ///< see adds_up
   std::uint32_t proposal_tiles;  ///< tiles per track of the identifier's `propose`
-  score_kind scores;             ///< what the score gives
+
+  /// Whether the score of a set is the sum of its members'; else it is the largest.
+  KVMELD_HD bool folds_sums() const { return gives == score_kind::weights || gives == score_kind::none; }
 };
 
 /// The facts about a policy in a cache of this shape.
 template <class Policy> round_facts facts_of_round(Policy const& p, shape const& extent) {
-  score_kind const gives = facts_of<score_facts>(p.score).gives;
   identify_facts const made = facts_of<identify_facts>(p.identify);
-  return {made.needs_centers,
-          made.reads_live,
-          made.repeats,
-          made.makes_sets,
-          made.makes_spans,
+  return {made,
+          facts_of<score_facts>(p.score).gives,
           merges_rows(p),
           made.makes_sets && !dissolves_sets(p),
-          gives == score_kind::weights || gives == score_kind::none,
           adds_up(p.merge),
-          proposal_tiles(p.identify, extent),
-          gives};
+          proposal_tiles(p.identify, extent)};
 }
 
 /// Admits, and lists the sets of the step. One tile per track does both, because the lists need all that was
@@ -121,7 +114,7 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
   constexpr identify_facts may = stated_facts<identify_facts, identify_type>;
   identify_type const& identify = p.identify;
   wave_ref const& wave = launch.wave;
-  launch(round_phase{{wave}, facts.lists_centers, facts.lists_live});
+  launch(round_phase{{wave}, facts.identify.needs_centers, facts.identify.reads_live});
   if (wave.scope > 1) launch(mute_followers_phase{{wave}});
   if constexpr (may.needs_keys && may.needs_values) {
     using rows = kv<joined_rows<Keys>, joined_rows<Values>>;
@@ -131,9 +124,9 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
     launch(propose_phase<identify_type, joined_rows<Keys>>{identify, join(x.keys, wave), joined_wave(wave),
                                                            facts.proposal_tiles});
   }
-  admit_phase<identify_type> const admit{identify, wave, facts.repeats};
+  admit_phase<identify_type> const admit{identify, wave, facts.identify.repeats};
   constexpr bool may_link = may.makes_sets || may.makes_spans;
-  bool const links = facts.makes_sets || facts.makes_spans;
+  bool const links = facts.identify.makes_sets || facts.identify.makes_spans;
   bool const joins = links && Launch::joins && wave.scope == 1;
   if constexpr (may_link && Launch::joins) {
     if (joins) launch(admit_and_link_phase<identify_type>{admit});
@@ -146,18 +139,18 @@ KVMELD_HD void plan_round(Launch const& launch, Policy const& p, kv<Keys, Values
     }
   }
   if constexpr (may.makes_spans) {
-    if (facts.makes_spans)
+    if (facts.identify.makes_spans)
       launch(weigh_spans_phase<typename Policy::merge_type>{p.merge, wave, facts.adds_degrees});
   }
   if constexpr (may.makes_sets) {
-    if (facts.makes_sets) {
+    if (facts.identify.makes_sets) {
       wave_ref told = wave;
-      told.scores = facts.scores;
+      told.scores = facts.gives;
       launch(weigh_phase<typename Policy::merge_type, Keys>{p.merge, x.keys, told, facts.adds_degrees});
     }
   }
   note_step_phase const note{
-      {{wave}, wave.step}, facts.folds, facts.folds_sums, !wave.plans_directly(), merges_ledger};
+      {{wave}, wave.step}, facts.folds, facts.folds_sums(), !wave.plans_directly(), merges_ledger};
   if (note.has_work()) launch(note);
 }
 
