@@ -5,6 +5,7 @@
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 
 #include <cstddef>
@@ -67,17 +68,29 @@ enum class code_order {
 
 namespace detail {
 
-/// Base of the layouts of which a byte may hold two codes.
-template <class Bytes> struct packed_rows : coded_rows<Bytes> {
+/// Base of the layouts of which a byte may hold two codes. `Beside`, a layout, has what codes are decoded
+/// with.
+template <class Bytes, class Beside> struct packed_rows : coded_rows<Bytes> {
   static_assert(std::is_same_v<typename Bytes::element_type, std::uint8_t>,
                 "kvmeld: the bytes of a quantised row are std::uint8_t");
   code_order order;
 
-  packed_rows(Bytes bytes, code_order how) : coded_rows<Bytes>{bytes}, order(how) {}
+  packed_rows(Bytes bytes, Beside with, code_order how)
+      : coded_rows<Bytes>{bytes}, order(how), beside(with) {}
 
   KVMELD_HD std::uint32_t channels() const { return this->stored.channels() * codes_in_byte(); }
+  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
+    this->stored.copy_row(team, where, dst, src);
+    beside.copy_row(team, where, dst, src);
+  }
+  template <class Team>
+  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
+    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
+    kvmeld::copy_row_across(team, beside, to, from, slot, nullptr);
+  }
 
 protected:
+  Beside beside;
   KVMELD_HD std::uint32_t codes_in_byte() const { return order == code_order::bytes ? 1 : 2; }
   /// The channel of a byte's code: its only one (0), or the one in its lower (0) or upper (1) four bits.
   KVMELD_HD std::uint32_t channel_of(std::uint32_t byte, std::uint32_t nibble) const {

@@ -9,7 +9,6 @@
 #include <kvmeld/core/fp8.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/coded_rows.hpp>
-#include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 
@@ -49,10 +48,10 @@ KVMELD_HD inline std::uint32_t e2m1_code(float x) {
 /// The largest number of a block becomes 6, the largest code. If it lies from 0.1 to 2688 times the scale of
 /// the tensor, the numbers of its block change by at most 0.18 of it. Scales of smaller blocks are coarser,
 /// and those below 0.006 become zeros; larger numbers saturate. NaN and infinities are stored as 0.
-template <class Codes, class Scales> class nvfp4_rows : public detail::packed_rows<Codes> {
+template <class Codes, class Scales> class nvfp4_rows : public detail::packed_rows<Codes, Scales> {
 public:
   /// The base of all layouts of packed codes.
-  using base = detail::packed_rows<Codes>;
+  using base = detail::packed_rows<Codes, Scales>;
   static_assert(std::is_same_v<typename Scales::element_type, fp8_e4m3>,
                 "kvmeld::nvfp4_rows: scales are fp8_e4m3");
   static_assert(has_plain_rows<Scales>::value, "kvmeld::nvfp4_rows: scales have plain rows (addressed_rows)");
@@ -60,7 +59,7 @@ public:
 
   /// Codes and their scales, both over the same shape. `scale`, of the tensor, is above 0.
   nvfp4_rows(Codes codes, Scales scales, float scale = 1.0f)
-      : base(codes, code_order::neighbours), scales_(scales), scale_(scale) {}
+      : base(codes, scales, code_order::neighbours), scale_(scale) {}
 
   template <class Team>
   KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
@@ -91,17 +90,8 @@ public:
       }
       return detail::e2m1_code(size > 0.0f ? value(c) / size : 0.0f);
     });
-    team.for_each(scales_.channels(),
+    team.for_each(this->beside.channels(),
                   [&](std::uint32_t block) { *scale_of(where, slot, block) = fit(block); });
-  }
-  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    base::copy_row(team, where, dst, src);
-    scales_.copy_row(team, where, dst, src);
-  }
-  template <class Team>
-  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
-    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
-    kvmeld::copy_row_across(team, scales_, to, from, slot, nullptr);
   }
   std::string problem(shape const& s) const {
     if (!(scale_ > 0.0f) || !is_finite(scale_)) {
@@ -113,21 +103,20 @@ public:
       return refusal("nvfp4_rows", "number of channels", this->channels(), "a multiple of ", block_channels,
                      ", the channels of a block");
     }
-    if (this->channels() != scales_.channels() * block_channels) {
-      return refusal("nvfp4_rows", "number of channels of the scales", scales_.channels(), "a sixteenth of ",
-                     this->channels(), ", the number of channels");
+    if (this->channels() != this->beside.channels() * block_channels) {
+      return refusal("nvfp4_rows", "number of channels of the scales", this->beside.channels(),
+                     "a sixteenth of ", this->channels(), ", the number of channels");
     }
-    return layout_problem("nvfp4_rows: scales", scales_, scales_.channels(), s);
+    return layout_problem("nvfp4_rows: scales", this->beside, this->beside.channels(), s);
   }
 
 private:
   using traits = element_traits<fp8_e4m3>;
   KVMELD_HD float step(fp8_e4m3 of_block) const { return scale_ * traits::to_float(of_block); }
   KVMELD_HD fp8_e4m3* scale_of(track where, slot_t slot, std::uint32_t block) const {
-    segment<fp8_e4m3> const row = scales_.locate(where, slot);
+    segment<fp8_e4m3> const row = this->beside.locate(where, slot);
     return row.base + std::int64_t{block} * row.channel_stride;
   }
-  Scales scales_;
   float scale_;
 };
 

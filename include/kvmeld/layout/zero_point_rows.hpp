@@ -8,7 +8,6 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/layout/coded_rows.hpp>
-#include <kvmeld/layout/copy_across.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/layout_problem.hpp>
 
@@ -17,6 +16,7 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
+
 /// x = scale * (code - zero), with codes of 8 or 4 bits and a scale and a zero for each group of channels:
 /// the int8 and int4 rows of LMDeploy's PyTorch engine, whose group is the row. `Parameters` is a layout of
 /// any float type with plain rows and two channels per group: scale, zero. Groups have equally many channels.
@@ -24,10 +24,11 @@ inline namespace KVMELD_ABI {
 /// Numbers change by at most half a scale, and by the rounding of the scale and of the zero in their type, in
 /// all by 2^-10 of the group's largest magnitude for binary16. NaN and infinities are stored as the number
 /// nearest to 0.
-template <class Codes, class Parameters> class zero_point_rows : public detail::packed_rows<Codes> {
+template <class Codes, class Parameters>
+class zero_point_rows : public detail::packed_rows<Codes, Parameters> {
 public:
   /// The base of all layouts of packed codes.
-  using base = detail::packed_rows<Codes>;
+  using base = detail::packed_rows<Codes, Parameters>;
   static_assert(has_plain_rows<Parameters>::value,
                 "kvmeld::zero_point_rows: parameters have plain rows (addressed_rows)");
   /// How scales and zeros convert to float and back.
@@ -35,7 +36,7 @@ public:
 
   /// Codes and their parameters, both over the same shape.
   zero_point_rows(Codes codes, Parameters parameters, code_order how = code_order::bytes)
-      : base(codes, how), parameters_(parameters) {}
+      : base(codes, parameters, how) {}
 
   template <class Team>
   KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
@@ -66,28 +67,19 @@ public:
       pair[zero_stride(where, slot)] = f.zero;
     });
   }
-  template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
-    base::copy_row(team, where, dst, src);
-    parameters_.copy_row(team, where, dst, src);
-  }
-  template <class Team>
-  KVMELD_HD void copy_row_across(Team const& team, track to, track from, slot_t slot) const {
-    kvmeld::copy_row_across(team, this->stored, to, from, slot, nullptr);
-    kvmeld::copy_row_across(team, parameters_, to, from, slot, nullptr);
-  }
   std::string problem(shape const& s) const {
     std::string const problem =
         layout_problem("zero_point_rows: codes", this->stored, this->stored.channels(), s);
     if (!problem.empty()) return problem;
-    if (parameters_.channels() == 0 || parameters_.channels() % 2 != 0) {
-      return refusal("zero_point_rows", "number of channels of the parameters", parameters_.channels(),
+    if (this->beside.channels() == 0 || this->beside.channels() % 2 != 0) {
+      return refusal("zero_point_rows", "number of channels of the parameters", this->beside.channels(),
                      "a multiple of 2 and above 0: a scale and a zero per group");
     }
     if (this->channels() % groups() != 0) {
       return refusal("zero_point_rows", "number of groups", groups(), "a divisor of ", this->channels(),
                      ", the number of channels");
     }
-    return layout_problem("zero_point_rows: parameters", parameters_, parameters_.channels(), s);
+    return layout_problem("zero_point_rows: parameters", this->beside, this->beside.channels(), s);
   }
 
 private:
@@ -128,16 +120,15 @@ private:
     f.middle = parameter_traits::to_float(f.zero);
     return f;
   }
-  KVMELD_HD std::uint32_t groups() const { return parameters_.channels() / 2; }
+  KVMELD_HD std::uint32_t groups() const { return this->beside.channels() / 2; }
   KVMELD_HD std::uint32_t group_channels() const { return this->channels() / groups(); }
   KVMELD_HD std::int64_t zero_stride(track where, slot_t slot) const {
-    return parameters_.locate(where, slot).channel_stride;
+    return this->beside.locate(where, slot).channel_stride;
   }
   KVMELD_HD auto* parameters_of(track where, slot_t slot, std::uint32_t group) const {
-    auto const row = parameters_.locate(where, slot);
+    auto const row = this->beside.locate(where, slot);
     return row.base + std::int64_t{2 * group} * row.channel_stride;
   }
-  Parameters parameters_;
 };
 
 }  // namespace KVMELD_ABI
