@@ -1,8 +1,9 @@
 # An installed and moved kvmeld: all of its headers are there, and the project `host` finds, builds and runs it.
 include("${CMAKE_CURRENT_LIST_DIR}/steps.cmake")
 install_kvmeld()
+include("${KVMELD_SOURCE_DIR}/cmake/header_folders.cmake")
 set(written)
-foreach(root include testing/include tools/calibrate/include)
+foreach(root IN LISTS kvmeld_header_folders)
   file(GLOB_RECURSE below RELATIVE "${KVMELD_SOURCE_DIR}/${root}" "${KVMELD_SOURCE_DIR}/${root}/*")
   list(APPEND written ${below})
 endforeach()

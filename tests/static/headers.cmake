@@ -1,10 +1,10 @@
-# Included by checks of this folder, which get -DSOURCE_DIR=<the repository>: the folders of headers in `roots`, the first of them
-# the library's own, and headers_below(OUT pattern...), all headers below them, from the repository's folder.
-set(roots include testing/include tools/calibrate/include)
+# Included by checks of this folder, which get -DSOURCE_DIR=<the repository>.
+include("${SOURCE_DIR}/cmake/header_folders.cmake")
 
+# headers_below(OUT PATTERN...): all headers, from the repository's folder.
 function(headers_below out)
   set(patterns)
-  foreach(root IN LISTS roots)
+  foreach(root IN LISTS kvmeld_header_folders)
     foreach(pattern IN LISTS ARGN)
       list(APPEND patterns "${SOURCE_DIR}/${root}/${pattern}")
     endforeach()
