@@ -17,7 +17,7 @@
 namespace properties {
 
 // Random cases of a test.
-inline int cases(int n) { return support::brief() ? n / 16 : n; }
+inline int cases(int n) { return support::cases(n, 16); }
 
 // Degrees, positions and scores as earlier rounds may have left them.
 template <class Cache> void age(dice& d, Cache const& cache, std::uint32_t q, std::uint32_t n) {

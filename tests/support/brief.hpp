@@ -15,8 +15,8 @@ inline bool brief() { return under_address_sanitizer || std::getenv("KVMELD_BRIE
 /// Of a test that takes seconds: this many tokens, or a twentieth.
 inline std::uint32_t long_life(std::uint32_t tokens) { return brief() ? tokens / 20 : tokens; }
 
-/// Of random cases: this many, or a quarter.
-inline int cases(int wanted) { return brief() ? (wanted + 3) / 4 : wanted; }
+/// Of random cases: this many, or one of `part`.
+inline int cases(int wanted, int part = 4) { return brief() ? (wanted + part - 1) / part : wanted; }
 
 /// A number from the environment, or another where it is not set.
 inline std::uint64_t from_environment(char const* name, std::uint64_t otherwise) {
