@@ -17,6 +17,7 @@
 #include <kvmeld/preset/kvmerger.hpp>
 #include <kvmeld/preset/learned.hpp>
 #include <kvmeld/preset/merging.hpp>
+#include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>
 #include <kvmeld/queries/rope.hpp>
 
@@ -57,14 +58,12 @@ inline span<named_policy const> named_policies() {
        [](r) { return composed_of(preset::kvzip::for_budget()); }},
       {"kvzip_centroids",
        "keeps what kvzip would, on nine tenths of the budget, and makes centroids of all else",
-       [](r rope) { return composed_of(preset::with_centroids(preset::kvzip::for_budget(), rope)); }},
+       [](r rope) { return composed_of(preset::recommended::with_second_reading(rope)); }},
       {"learned", "keeps what kvzip would, as far as keys tell: weights were learned of the model",
        [](r rope) { return composed_of(preset::learned::with_weights({}, rope)); }},
       {"learned_centroids",
        "keeps what learned would, on nine tenths of the budget, and makes centroids of all else",
-       [](r rope) {
-         return composed_of(preset::with_centroids(preset::learned::with_weights({}, rope), rope));
-       }},
+       [](r rope) { return composed_of(preset::recommended::with_learned({}, rope)); }},
       {"learned_leverage",
        "keeps what learned would and what no other key can stand in for: where all heads share a plan",
        [](r rope) { return composed_of(preset::learned_leverage::with_weights({}, rope)); }},

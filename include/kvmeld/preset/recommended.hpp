@@ -5,6 +5,7 @@
 // (docs/real_models.md). The compositions are ours, their parts are published.
 #pragma once
 
+#include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/preset/learned.hpp>
@@ -17,9 +18,11 @@ namespace preset {
 namespace recommended {
 
 /// For models of which scores were learned (docs/learned.md): a prompt is read once, nothing is observed. Let
-/// all layers share the budget: budget::over(budget_scope::all_layers, 0.0).
+/// all layers share the budget: budget::over(budget_scope::all_layers, 0.0). More of the last entries stay than
+/// with KVzip's scores, as in learned::with_weights, but they may not fill a small budget.
 inline auto with_learned(learned_weights const& weights, rope_params const& rope) {
-  return with_centroids(learned::with_weights(weights, rope), rope);
+  return with_centroids(learned::with_weights(weights, rope), rope, quantity::rest_of_budget(0.1),
+                        quantity::at_most(16, 0.05));
 }
 
 /// For prompts that the engine can read a second time, which costs about two prefills (docs/observing.md):
