@@ -55,6 +55,15 @@ void copy_entries(char const* call, char const* argument, held_cache& held, kvme
   held.cache->read(out, c.ledger().*array + c.ledger().at(where, 0), length * sizeof *out);
 }
 
+/// The attention of a call in one layer.
+kvmeld::attention_params attention_in(held_cache const& held, std::uint32_t layer, float scale) {
+  kvmeld::attention_params out = held.attention;
+  out.scale = scale;
+  kvmeld::shape const& s = held.sizes.extent;
+  if (out.sink != nullptr && layer < s.layers) out.sink += std::size_t{layer} * s.query_heads();
+  return out;
+}
+
 /// Floats for a call where the cache's tensors are.
 float_memory scratch(char const* call, held_cache& held, std::size_t n, float const* from = nullptr) {
   float_memory out = held.cache->floats(n, from);
@@ -186,8 +195,7 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
     kvmeld::any_cache& c = know_lengths(held, sequence);
     kvmeld::any_rows const rows = read_rows(call, element, queries, head_stride, row_stride);
     kvmeld::query_batch const batch(layer, sequence, n);
-    kvmeld::attention_params params;
-    params.scale = scale;
+    kvmeld::attention_params const params = attention_in(held, layer, scale);
     kvmeld::log_sums<float const> given(kvmeld::head_rows<float const>{lse, 0, lse_stride, 1});
     float_memory outputs, computed;
     float const unread = 0.0f;
@@ -329,10 +337,9 @@ kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequenc
     });
     if (sequence < held.sizes.extent.sequences && !held.cache->cache().is_open(sequence))
       refuse(call, "sequence", sequence, "open (call kvmeld_open first)");
-    kvmeld::attention_params params;
-    params.scale = scale;
     held.cache->cache().attend({layer, sequence, n}, rows, output,
-                               kvmeld::head_rows<float>{lse, 0, lse_stride, 1}, params);
+                               kvmeld::head_rows<float>{lse, 0, lse_stride, 1},
+                               attention_in(held, layer, scale));
   });
 }
 

@@ -127,6 +127,27 @@ std::vector<float> copy_learned(char const* call, kvmeld_options const& o, kvmel
   return out;
 }
 
+/// Reads options.attention. `sinks` gets a copy of its sinks.
+kvmeld::attention_params read_attention(char const* call, kvmeld_options const& o, kvmeld::shape const& s,
+                                        std::vector<float>& sinks) {
+  kvmeld::attention_params out;
+  if (o.attention == nullptr) return out;
+  kvmeld_attention const& from = *o.attention;
+  out.softcap = from.softcap;
+  out.window = from.window;
+  out.window_sinks = from.window_sinks;
+  if (std::string const problem = kvmeld::detail::params_problem(call, out, s.key_dim, true);
+      !problem.empty())
+    throw failure(KVMELD_INVALID_ARGUMENT, problem);
+  if (from.sinks == nullptr) return out;
+  sinks.assign(from.sinks, from.sinks + std::size_t{s.layers} * s.query_heads());
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    if (!kvmeld::is_finite(sinks[i]))
+      refuse(call, kvmeld::message("options.attention.sinks[", i, "]"), sinks[i], "a finite number");
+  }
+  return out;
+}
+
 /// Reads options.policy, with what options.rope and options.learned say. `frequencies` and `learned` get the
 /// numbers that it needs.
 kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
@@ -198,6 +219,8 @@ ingredients rehearse(char const* call, kvmeld_options const* options, std::size_
   // On a device the lists of the executor and the layouts of K and V come before.
   memory.only_count(o.device < 0 ? 0 : 3);
   ingredients of = read_ingredients(call, o, memory);
+  std::vector<float> sinks;
+  (void)read_attention(call, o, of.sizes.extent, sinks);
   try {
     make(call, o, of, nullptr);
   } catch (kvmeld::invalid_argument const& refused) {
@@ -304,6 +327,8 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     held->memory =
         std::make_unique<memory_source>(o.allocator.allocate != nullptr ? o.allocator : system_memory(o));
     ingredients const of = read_ingredients(call, o, *held->memory);
+    std::vector<float> sinks;
+    held->attention = read_attention(call, o, of.sizes.extent, sinks);
     tensor_list const list = read_tensors(call, keys, values, tensors, o.layers);
     held->sizes = of.sizes;
     try {
@@ -311,6 +336,14 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     } catch (kvmeld::invalid_argument const& refused) {
       throw_lack_of_memory(*held->memory, call, refused.what());
       throw;
+    }
+    if (!sinks.empty()) {
+      held->sinks = held->cache->floats(sinks.size(), sinks.data());
+      if (held->sinks == nullptr)
+        throw failure(KVMELD_NO_MEMORY,
+                      kvmeld::refusal(call, "memory for options.attention.sinks in bytes",
+                                      sinks.size() * sizeof(float), "as many as there is memory for"));
+      held->attention.sink = held->sinks.get();
     }
     refuse_faults(call, *held);
     held->policy = held->cache->cache().name();

@@ -7,7 +7,9 @@
 #include "failure.hpp"
 #include "memory_source.hpp"
 
+#include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/kvmeld.h>
+#include <kvmeld/queries/queries.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -22,8 +24,10 @@ struct held_cache {
   std::unique_ptr<engine_cache> cache;
   kvmeld::cache_options sizes;
   std::string policy;
-  std::int32_t device = -1;  ///< options.device
-  void* stream = nullptr;    ///< options.stream
+  std::int32_t device = -1;            ///< options.device
+  void* stream = nullptr;              ///< options.stream
+  kvmeld::attention_params attention;  ///< options.attention, for layer 0
+  float_memory sinks;                  ///< what attention.sink points to, or null
 };
 
 /// Keeps a cache, and returns its handle.

@@ -129,6 +129,17 @@ typedef struct kvmeld_learned {
   float const* weights;
 } kvmeld_learned;
 
+/* How the model's attention differs from softmax(scale * q.k + log degree). kvmeld_attend computes it, and
+   kvmeld_observe counts by it. */
+typedef struct kvmeld_attention {
+  float softcap;        /* c: c * tanh(x / c) takes the place of x = scale * q.k (Gemma 2); 0: x stays */
+  uint32_t window;      /* a query at position p sees entries at positions above p - window; 0: all */
+  int32_t window_sinks; /* the window hides no entry at a position below this */
+  float const* sinks;   /* [layers][query heads] of the cache, or null: one logit per query head that takes
+                           part in the softmax and has no value (gpt-oss). It is neither scaled nor capped. The
+                           log-sum-exp contains it, also that which an engine gives to kvmeld_observe. */
+} kvmeld_attention;
+
 /* What a cache is built with. kvmeld_options_init sets `bytes`, the device to -1, all else to 0 or null. */
 typedef struct kvmeld_options {
   size_t bytes; /* sizeof(kvmeld_options) of the program; set by kvmeld_options_init */
@@ -168,6 +179,10 @@ typedef struct kvmeld_options {
   /* What was learned of the model, for policies with the score "learned", which are refused without;
      kvmeld_create copies the part of the cache's layers and KV heads. Other policies do not read it. */
   kvmeld_learned const* learned;
+  /* How the model computes attention; kvmeld_create copies it. Null: softmax(scale * q.k + log degree). A
+     cache has layers of one kind: where a model has several (windows in some layers), each kind that shall
+     shrink is a cache of its own. */
+  kvmeld_attention const* attention;
 } kvmeld_options;
 
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
@@ -393,14 +408,14 @@ KVMELD_API kvmeld_status kvmeld_warnings(kvmeld_cache cache, uint32_t sequence, 
 
 /* --- attention ----------------------------------------------------------------------------------------- */
 
-/* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included. It is
-   causal. The last query is that of the last token, pending ones included. The n tokens must have come since
-   the last compression, which is not checked. Each query takes time in proportion to its track. `queries` and
-   `scale` are as in kvmeld_observe. `out` has the form of queries, but value_dim channels, and their element
-   type or float32. `lse` gets natural log-sum-exps, lse[head * lse_stride + i], or is null. A query that sees
-   no entry gets zeros, and the lowest finite float as its log-sum-exp. Sums are in float. Does not wait.
-   Example: two entries have the degrees 3 and 1 and the values 1 and 5. A query whose products with both keys
-   are 0 gets 2, and lse ln 4. */
+/* kvmeld's own attention of the last n queries of a sequence in one layer, log degrees included, as
+   options.attention says. It is causal. The last query is that of the last token, pending ones included. The
+   n tokens must have come since the last compression, which is not checked. Each query takes time in
+   proportion to its track. `queries` and `scale` are as in kvmeld_observe. `out` has the form of queries, but
+   value_dim channels, and their element type or float32. `lse` gets natural log-sum-exps, lse[head *
+   lse_stride + i], or is null. A query that sees no entry gets zeros, and the lowest finite float as its
+   log-sum-exp. Sums are in float. Does not wait. Example: two entries have the degrees 3 and 1 and the values
+   1 and 5. A query whose products with both keys are 0 gets 2, and lse ln 4. */
 KVMELD_API kvmeld_status kvmeld_attend(kvmeld_cache cache, uint32_t layer, uint32_t sequence, uint32_t n,
                                        kvmeld_element element, void const* queries, int64_t head_stride,
                                        int64_t row_stride, kvmeld_element out_element, void* out,

@@ -157,6 +157,29 @@ def _told(rope: Optional[str], rope_base: Optional[float], frequencies: Any) -> 
     return turned
 
 
+def _attention(softcap: Optional[float], window: Optional[int], window_sinks: int) -> tuple[float, int, int]:
+    """What a model adds to plain attention, as the library takes it: 0 is none."""
+    for value, argument in ((softcap, "softcap"), (window, "window")):
+        if value is not None and _real(value, argument) == 0:
+            raise _refusal(argument, value, "above 0, or None")
+    cap = 0.0 if softcap is None else float(softcap)
+    return cap, 0 if window is None else _index(window, "window"), _index(window_sinks, "window_sinks", 2**31 - 1)
+
+
+def _sinks(sinks: Any) -> Any:
+    """Sink logits as float32 [layers, query heads]."""
+    if sinks is None:
+        return None
+    host = sinks.detach().cpu().float().numpy() if hasattr(sinks, "detach") else sinks
+    try:
+        found = np.ascontiguousarray(np.asarray(host), np.float32)
+    except (TypeError, ValueError):
+        found = np.zeros(0, np.float32)
+    if found.ndim != 2:
+        raise _type_refusal("sinks", sinks, "None, or numbers [layers, query heads]")
+    return found
+
+
 def _tensors(tensors: Any, argument: str) -> list[Any]:
     """The tensors of an argument as a list, after checks that the extension module cannot make."""
     found = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
@@ -262,6 +285,11 @@ class Cache:
         rope_base or frequencies is given, unless rope is "none". Policies that turn keys back (compactor,
         expected_attention, triattention) are refused without it, unless their text has the words; others do not read
         it.
+    softcap, window, window_sinks, sinks: how the model's attention differs from softmax(scale * q.k + log degree). attend
+        computes it, and observe counts by it. softcap c: c * tanh(x / c) takes the place of x = scale * q.k (Gemma 2).
+        window w: a query at position p sees entries at positions above p - w, and those below window_sinks. sinks, numbers
+        [layers, query heads]: logits that take part in the softmax and have no value (gpt-oss); log-sum-exps contain them. A
+        cache has layers of one kind: where a model has several, each kind that shall shrink is a cache of its own.
     stream: for tensors on a CUDA device, the stream that calls enqueue to, as a number. Without it PyTorch's current
         stream for its tensors, and the default stream (0) for others. It must outlive the cache.
 
@@ -310,6 +338,10 @@ class Cache:
         rope_base: Optional[float] = None,
         frequencies: Any = None,
         learned: Any = None,
+        softcap: Optional[float] = None,
+        window: Optional[int] = None,
+        window_sinks: int = 0,
+        sinks: Any = None,
     ) -> None:
         turned, weights = _told(rope, rope_base, frequencies), None
         if learned is not None:
@@ -337,6 +369,8 @@ class Cache:
             self.stream,
             turned,
             weights,
+            _attention(softcap, window, window_sinks),
+            _sinks(sinks),
         )
         self._held = _core.Held()
         for name, listed in (("keys", k), ("values", v)):

@@ -136,6 +136,11 @@ kvmeld_rope rope_of(rotation const& r) {
   return rope;
 }
 
+/// Sink logits: float32 [layers, query heads].
+using sinks_array = nb::ndarray<float const, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+/// softcap, window, window_sinks.
+using attention = std::tuple<float, std::uint32_t, std::int32_t>;
+
 /// What was learned of a model: float32 [layers, kv_heads, 2 * key_dim + 2].
 using learned_array = nb::ndarray<float const, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 /// The same for the library, which reads the array.
@@ -281,7 +286,8 @@ struct cache {
   cache(nb::sequence k, nb::sequence v, std::string const& policy, std::uint32_t group, int scope, int over,
         int bias, bool ignore_degree, bool padded, bool zero_emptied, std::uint32_t threads,
         std::uint32_t first_layer, std::uint32_t first_kv_head, nb::object page_table, std::uintptr_t stream,
-        std::optional<rotation> const& turned, std::optional<learned_array> const& learned) {
+        std::optional<rotation> const& turned, std::optional<learned_array> const& learned,
+        attention const& told, std::optional<sinks_array> const& sinks) {
     auto const k_tensors = tensors("keys", k, keys), v_tensors = tensors("values", v, values);
     if (keys.size() != values.size())
       refuse("values", std::to_string(values.size()) + " tensors",
@@ -333,6 +339,12 @@ struct cache {
     if (turned) sizes.rope = &rope;
     kvmeld_learned const weights = learned ? learned_of(*learned) : kvmeld_learned{};
     if (learned) sizes.learned = &weights;
+    if (sinks && (sinks->shape(0) != sizes.layers || sinks->shape(1) != sizes.kv_heads * group))
+      refuse("sinks", "of shape " + shape_text_of(*sinks),
+             "of shape " + shape_text({sizes.layers, sizes.kv_heads * group}) + " (layers, query heads)");
+    kvmeld_attention const computed{std::get<0>(told), std::get<1>(told), std::get<2>(told),
+                                    sinks ? sinks->data() : nullptr};
+    sizes.attention = &computed;
     run([&] {
       return kvmeld_create(&sizes, k_tensors.data(), v_tensors.data(),
                            static_cast<std::uint32_t>(keys.size()), &handle);
@@ -340,6 +352,7 @@ struct cache {
     sizes.policy = nullptr;
     sizes.rope = nullptr;
     sizes.learned = nullptr;
+    sizes.attention = nullptr;
   }
   cache(cache const&) = delete;
   cache& operator=(cache const&) = delete;
@@ -682,10 +695,11 @@ NB_MODULE(_core, m) {
   nb::class_<cache>(m, "Cache")
       .def(nb::init<nb::sequence, nb::sequence, std::string const&, std::uint32_t, int, int, int, bool, bool,
                     bool, std::uint32_t, std::uint32_t, std::uint32_t, nb::object, std::uintptr_t,
-                    std::optional<rotation> const&, std::optional<learned_array> const&>(),
+                    std::optional<rotation> const&, std::optional<learned_array> const&, attention const&,
+                    std::optional<sinks_array> const&>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
-           nb::arg().none())
+           nb::arg().none(), nb::arg(), nb::arg().none())
       .def("destroy", &cache::destroy)
       .def("policy", &cache::policy)
       .def("sizes",

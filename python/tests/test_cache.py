@@ -21,14 +21,20 @@ def tensors(kind=np.float32, seed=0):
     return rng.standard_normal(shape).astype(kind), rng.standard_normal(shape).astype(kind)
 
 
-def attention(q, k, v, degrees):
+def attention(q, k, v, degrees, softcap=None, window=None, window_sinks=0, sink=-np.inf):
     """One query head: q [n, dim], the last n entries are those of the queries; double precision."""
     q, k, v, degrees = (x.astype(np.float64) for x in (q, k, v, degrees))
     n, held = len(q), len(k)
-    logits = q @ k.T / np.sqrt(q.shape[1]) + np.log(degrees)
-    logits[np.arange(held) > (held - n + np.arange(n))[:, None]] = -np.inf
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True) @ v
+    logits = q @ k.T / np.sqrt(q.shape[1])
+    if softcap is not None:
+        logits = softcap * np.tanh(logits / softcap)
+    logits += np.log(degrees)
+    at = (held - n + np.arange(n))[:, None]
+    logits[np.arange(held) > at] = -np.inf
+    if window is not None:
+        logits[(np.arange(held) <= at - window) & (np.arange(held) >= window_sinks)] = -np.inf
+    weights = np.exp(np.c_[logits, np.full(n, sink)])
+    return (weights / weights.sum(axis=1, keepdims=True))[:, :held] @ v
 
 
 def test_policies_have_sentences():
@@ -82,6 +88,42 @@ def test_chelsea_merges_to_means_and_attention_adds_log_degrees():
                 expected = attention(queries[q], keys[layer, 0, head, :30], values[layer, 0, head, :30], degrees)
                 assert np.allclose(out[q], expected, atol=1e-5)
     assert merged
+
+
+@pytest.mark.parametrize(
+    "told", [{"softcap": 1.5}, {"window": 9}, {"window": 9, "window_sinks": 3}, {"sinks": True},
+             {"softcap": 0.5, "window": 20, "window_sinks": 1, "sinks": True}])
+def test_softcap_windows_and_sinks_are_part_of_attention(told):
+    keys, values = tensors()
+    rng = np.random.default_rng(2)
+    sinks = 6 + rng.standard_normal((LAYERS, 2 * HEADS))
+    if "sinks" in told:
+        told = told | {"sinks": sinks}
+    one_head = {name: value for name, value in told.items() if name != "sinks"}
+    queries = (4 * rng.standard_normal((2 * HEADS, 5, DIM))).astype(np.float32)
+    cache = kvmeld.Cache(keys, values, "streaming_llm", queries_per_kv_head=2, **told)
+    cache.open(0, 60)
+    ones = np.ones(60)
+    for layer in range(LAYERS):
+        out = cache.attend(layer, 0, queries)
+        for q in range(2 * HEADS):
+            rows = keys[layer, 0, q // 2, :60], values[layer, 0, q // 2, :60]
+            sink = sinks[layer, q] if "sinks" in told else -np.inf
+            assert np.allclose(out[q], attention(queries[q], *rows, ones, **one_head, sink=sink), atol=1e-5)
+            assert not np.allclose(out[q], attention(queries[q], *rows, ones), atol=1e-3)
+
+
+def test_what_attention_is_refused():
+    for told, text in (
+        ({"softcap": 0}, "softcap is 0; it must be above 0, or None"),
+        ({"softcap": -2.0}, "softcap is -2; it must be 0, which means none, or a finite number above 0"),
+        ({"window": 0}, "window is 0; it must be above 0, or None"),
+        ({"window_sinks": 2}, "window_sinks is 2; it must be 0, because there is no window"),
+        ({"sinks": np.zeros((LAYERS, HEADS + 1))}, r"sinks is of shape \[\d+, \d+\]; it must be of shape .* \(layers, query heads\)"),
+        ({"sinks": np.full((LAYERS, HEADS), np.nan)}, r"sinks\[0\] is nan; it must be a finite number"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            kvmeld.Cache(*tensors(), "streaming_llm", **told)
 
 
 def test_append_and_commit_and_truncate():

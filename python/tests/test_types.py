@@ -75,6 +75,8 @@ INIT = {
     "first_layer": (0, NO_COUNT), "first_kv_head": (0, NO_COUNT), "page_table": (None, NO_TENSOR),
     "rope": ("half_split", NO_TEXT), "rope_base": (10000.0, NO_NUMBER), "frequencies": (None, [5, "12", {0: 1}]),
     "learned": (None, [5, 2.5, True, b"name", [1.0], {0: 1}]), "stream": (0, [x for x in NO_COUNT if x != 2**32]),
+    "softcap": (None, [x for x in NO_NUMBER if x is not None]), "window": (None, [x for x in NO_COUNT if x is not None]),
+    "window_sinks": (0, NO_COUNT), "sinks": (None, [5, 2.5, "text", [1.0], {0: 1}, [[1.0], [1.0, 2.0]], object()]),
     "keys": (None, NO_TENSOR), "values": (None, NO_TENSOR),
 }
 COMPACT = {

@@ -243,6 +243,16 @@ TEST_CASE("libkvmeld on a device does what it does on the host: pages") {
   for (char const* policy : {"streaming_llm", "snapkv"}) life(policy, form::in_pages);
 }
 
+TEST_CASE("a device caps, hides and sinks as the host does") {
+  static float const sinks[layers * query_heads] = {2.0f, -1.0f, 0.5f, 3.0f};
+  static kvmeld_attention const told{1.5f, 30, 4, sinks};
+  twins x("h2o", form::one_tensor, [](kvmeld_options& o) { o.attention = &told; });
+  x.both([](kvmeld_cache c) { return kvmeld_open(c, 0, 80, 0); });
+  x.attend(0, 20, false);
+  x.compress(0, 40);
+  x.compare(0);
+}
+
 TEST_CASE("scores and probabilities that the engine brings lie on the device") {
   std::vector<float> scores(kv_heads * capacity);
   for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = noise(i);
