@@ -18,8 +18,8 @@ namespace preset {
 namespace recommended {
 
 /// For models of which scores were learned (docs/learned.md): a prompt is read once, nothing is observed. Let
-/// all layers share the budget: budget::over(budget_scope::all_layers, 0.0). More of the last entries stay than
-/// with KVzip's scores, as in learned::with_weights, but they may not fill a small budget.
+/// all layers share the budget: budget::over(budget_scope::all_layers, 0.0). More of the last entries stay
+/// than with KVzip's scores, as in learned::with_weights, but they may not fill a small budget.
 inline auto with_learned(learned_weights const& weights, rope_params const& rope) {
   return with_centroids(learned::with_weights(weights, rope), rope, quantity::rest_of_budget(0.1),
                         quantity::at_most(16, 0.05));
