@@ -39,7 +39,7 @@ struct blend_buffers {
 };
 
 /// Loads rows slot(0) to slot(count - 1) as floats, one behind the other. Neighbours are loaded together.
-/// Cooperative; no barrier.
+/// Collective; no barrier.
 template <class Team, class Layout, class Slot>
 KVMELD_HD void load_listed(Team const& team, Layout const& layout, track where, std::uint32_t count,
                            Slot slot, float* rows) {
@@ -53,7 +53,7 @@ KVMELD_HD void load_listed(Team const& team, Layout const& layout, track where, 
   }
 }
 
-/// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Cooperative;
+/// total[c] = sum over i < count of weight(i) * row(slot(i))[c], in float, in the order of i. Collective;
 /// barrier at the end. This generic form loads rows of any layout through its tiles.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_rows(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
@@ -120,7 +120,7 @@ void blend_gathered(Team const& team, Layout const& layout, track where, slot_t 
   scatter_row(layout, where, p, static_cast<T const*>(merged));
 }
 
-/// Writes the sum of blend_rows to row p, rounded to storage. Cooperative; barrier at the end. A single lane
+/// Writes the sum of blend_rows to row p, rounded to storage. Collective; barrier at the end. A single lane
 /// on the host goes from storage to storage (see blend), with the same bits.
 template <class Team, class Layout, class Slot, class Weight>
 KVMELD_HD void blend_into(Team const& team, Layout const& layout, track where, slot_t p, std::uint32_t count,

@@ -199,7 +199,7 @@ private:
     }
   }
 
-  /// Zeroes the rows of slots [begin, end). Cooperative.
+  /// Zeroes the rows of slots [begin, end). Collective.
   template <class Team>
   KVMELD_HD void clear_rows(Team const& team, track where, slot_t begin, slot_t end) const {
     while (begin < end) {
@@ -310,7 +310,7 @@ struct compact_ledger_phase : track_phase {
 
 private:
   /// Moves the elements of one array. Several lanes read a batch before any of them writes it, and no later
-  /// batch reads what was written. Cooperative.
+  /// batch reads what was written. Collective.
   template <class Team, class T> KVMELD_HD void move(Team const& team, kept_entries const& kept, T* x) const {
     if (team.lanes() == 1) {
       for (slot_t to = kept.first_move; to < kept.count; ++to) x[to] = x[kept.from(to)];
@@ -332,7 +332,7 @@ private:
     }
   }
 
-  /// Moves members of kept owners, as many at a time as there are lanes. Cooperative; barrier at the end.
+  /// Moves members of kept owners, as many at a time as there are lanes. Collective; barrier at the end.
   template <class Team> KVMELD_HD void move_members(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
     member_ref const& m = wave.ledger.members;

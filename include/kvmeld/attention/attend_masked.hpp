@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Adds a tile whose logits[rows][tokens] are already computed for all (r, t) with sees(r, t). Overwrites
-/// these logits. Fixed order of summation. Cooperative; barrier at the end.
+/// these logits. Fixed order of summation. Collective; barrier at the end.
 template <class Team, class Sees>
 KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* v, std::uint32_t tokens,
                              std::uint32_t value_dim, float* logits, Sees sees, softmax_state const& state) {
@@ -57,7 +57,7 @@ KVMELD_HD void attend_logits(Team const& team, std::uint32_t rows, float const* 
 }
 
 /// Like attend_tile, but row r sees the tokens t with sees(r, t). An entry that a row does not see does not
-/// change that row, even if it holds NaN. Fixed order of summation. Cooperative; barrier at the end.
+/// change that row, even if it holds NaN. Fixed order of summation. Collective; barrier at the end.
 template <class Team, class Logit, class Sees>
 KVMELD_HD void attend_masked(Team const& team, float const* q, std::uint32_t rows, float const* k,
                              float const* v, std::uint32_t tokens, std::uint32_t key_dim,

@@ -42,7 +42,7 @@ template <class Q, class Out> struct attend_rows {
     return {member, queries, first, s.queries_per_kv_head, t.where.kv_head, rows};
   }
 
-  /// q[row][key_dim], scaled. Cooperative; barrier at the end.
+  /// q[row][key_dim], scaled. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, std::uint32_t key_dim,
                               float* q) const {
@@ -51,7 +51,7 @@ template <class Q, class Out> struct attend_rows {
   }
 
   /// Adds the sinks to the softmax, then writes outputs and log-sum-exps. The state has `channels` channels
-  /// from `first` on; whoever has the first ones writes the log-sum-exps. Cooperative.
+  /// from `first` on; whoever has the first ones writes the log-sum-exps. Collective.
   template <class Team>
   KVMELD_HD void finish(Team const& team, block_of_rows const& b, std::uint32_t channels,
                         softmax_state const& state, std::uint32_t first = 0) const {

@@ -148,7 +148,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
 
 private:
   /// Adds the logits of tokens whose keys are rotated for their own positions: the slots' own tokens first,
-  /// then the members, in blocks. Cooperative.
+  /// then the members, in blocks. Collective.
   template <class Team, class Visible, class Sees>
   KVMELD_HD void rotated_tokens(Team const& team, tile const& t, block_of_rows const& b, slot_t begin,
                                 std::uint32_t slots, float const* q, float const* k,

@@ -51,7 +51,7 @@ KVMELD_HD constexpr std::size_t softmax_scratch(std::uint32_t rows, std::uint32_
 /// first visible(r) tokens of the tile. logits[rows][tokens] is scratch. finish(r, products, seen) turns the
 /// products of a row into logits; `bias` is added to them later where it is not null. Rows that see the same
 /// tokens are weighted together. A value that a row does not see is not even multiplied by 0: it may be NaN.
-/// Cooperative; barrier at the end. Orders of summation are those of row_products, soften and
+/// Collective; barrier at the end. Orders of summation are those of row_products, soften and
 /// add_weighted_rows.
 template <class Team, class Keys, class Values, class Finish, class Visible>
 KVMELD_HD void attend_tile(Team const& team, float const* q, std::uint32_t rows, Keys keys, Values values,

@@ -161,7 +161,7 @@ struct partial_rows {
   }
 
   /// Writes the results of a part: `channels` channels from `first` on, and with the first ones the rest.
-  /// Cooperative.
+  /// Collective.
   template <class Team>
   KVMELD_HD void write(Team const& team, key_part const& part, block_of_rows const& b, std::uint32_t channels,
                        softmax_state const& state, std::uint32_t first = 0) const {

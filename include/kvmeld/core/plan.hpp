@@ -89,7 +89,7 @@ KVMELD_HD inline void keep_entry(plan_ref const& p, std::uint32_t item, slot_t s
 }
 
 /// Writes into the plan that the first `n` entries of track `item` stay as they are. Array by array, so that
-/// compilers fill whole vectors. Cooperative; no barrier.
+/// compilers fill whole vectors. Collective; no barrier.
 template <class Team>
 KVMELD_HD void keep_entries(Team const& team, plan_ref const& p, std::uint32_t item, std::uint32_t n) {
   std::size_t const base = p.at(item, 0);

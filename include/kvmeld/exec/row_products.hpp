@@ -80,7 +80,7 @@ KVMELD_HD void pairs_on_warps(Team const& team, float const* a, std::uint32_t ro
 }
 
 /// out[i * out_ld + j] = the sum of term(x, y) over the channels of rows i of a and j of b, as `dot` sums,
-/// for the pairs with wanted(i, j). Cooperative; barrier at the end.
+/// for the pairs with wanted(i, j). Collective; barrier at the end.
 template <class Team, class T, class Term, class Wanted>
 KVMELD_HD void pair_sums(Team const& team, float const* a, std::uint32_t rows, std::uint32_t a_ld, T const* b,
                          std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
@@ -112,7 +112,7 @@ struct every_pair {
 };
 
 /// out[i * out_ld + j] = dot(a row i, b row j) of d channels, for the pairs with wanted(i, j). Rows of b are
-/// in storage type; rows lie a_ld and b_ld elements apart. `out` overlaps neither. Cooperative; barrier at
+/// in storage type; rows lie a_ld and b_ld elements apart. `out` overlaps neither. Collective; barrier at
 /// the end. All forms sum as `dot` does. The host's tuned form may fuse multiply and add (see
 /// tile_similarity), and also writes the products of other pairs.
 template <class Team, class T, class Wanted = every_pair>
@@ -129,7 +129,7 @@ KVMELD_HD void row_products(Team const& team, float const* a, std::uint32_t rows
 }
 
 /// out[i * out_ld + j] = the squared distance of row i of a and row j of b, of d channels. Rows of b are in
-/// storage type. `out` overlaps neither. Cooperative; barrier at the end. All forms sum as `dot` does.
+/// storage type. `out` overlaps neither. Collective; barrier at the end. All forms sum as `dot` does.
 template <class Team, class T>
 KVMELD_HD void row_distances(Team const& team, float const* a, std::uint32_t rows, std::uint32_t a_ld,
                              T const* b, std::uint32_t columns, std::size_t b_ld, std::uint32_t d, float* out,
@@ -153,7 +153,7 @@ KVMELD_HD void listed_products(Team const& team, float const* row, T const* pool
 }
 
 /// square[i] = dot(row i, row i) and, unless `x` is null, product[i] = dot(row i, x), of `count` rows of d
-/// channels. Rows are in storage type, ld elements apart. Cooperative; barrier at the end. Order of summation
+/// channels. Rows are in storage type, ld elements apart. Collective; barrier at the end. Order of summation
 /// and fusing are those of row_products.
 template <class Team, class T>
 KVMELD_HD void row_measures(Team const& team, T const* rows, std::size_t ld, std::uint32_t count,
@@ -190,7 +190,7 @@ KVMELD_HD void row_measures(Team const& team, T const* rows, std::size_t ld, std
   team.sync();
 }
 
-/// out[i] = 1 / ||row i|| of rows[count][d]; 0 for a zero row. Cooperative; barrier at the end. Fixed order
+/// out[i] = 1 / ||row i|| of rows[count][d]; 0 for a zero row. Collective; barrier at the end. Fixed order
 /// of summation, see row_products.
 template <class Team>
 KVMELD_HD void inverse_norms(Team const& team, float const* rows, std::uint32_t count, std::uint32_t d,

@@ -24,7 +24,7 @@ KVMELD_HD constexpr std::size_t select_on_warps_scratch() {
 }
 
 /// Writes to found[0] the digit of the key that is `wanted`-th from above, and to found[1] how many keys are
-/// above that digit. The digit is 0 if there are fewer keys. Returns the number of keys. Cooperative; barrier
+/// above that digit. The digit is 0 if there are fewer keys. Returns the number of keys. Collective; barrier
 /// at the end.
 template <class Team>
 KVMELD_HD std::uint32_t find_digit(Team const& team, std::uint32_t const* histogram, std::uint32_t wanted,

@@ -52,7 +52,7 @@ KVMELD_HD void add_exponentials(Team const& team, float const* logits, float con
     out[j] += std::exp((bias == nullptr ? logits[j] : logits[j] + bias[j]) - norm);
 }
 
-/// out[i] = log_of_degree(degree[i]) for i < n. Cooperative; no barrier. The logarithm of the host's tuned
+/// out[i] = log_of_degree(degree[i]) for i < n. Collective; no barrier. The logarithm of the host's tuned
 /// form is within 2 units in the last place.
 template <class Team>
 KVMELD_HD void log_degrees(Team const& team, float const* degree, std::uint32_t n, float* out) {

@@ -48,7 +48,7 @@ KVMELD_HD bool decode_pieces(Team const& team, T const* from, std::int64_t strid
 }  // namespace detail
 
 /// out[r * ld + c] = from[r * stride + c] as float, for `rows` rows of contiguous channels. `out` overlaps
-/// nothing of `from`. Cooperative; no barrier. All forms give the same bits.
+/// nothing of `from`. Collective; no barrier. All forms give the same bits.
 template <class Team, class T>
 KVMELD_HD void decode_rows(Team const& team, T const* from, std::int64_t stride, std::uint32_t rows,
                            std::uint32_t channels, float* out, std::uint32_t ld) {

@@ -42,7 +42,7 @@ struct op_min {
 /// Bytes of a piece of scratch, rounded up so that every piece is 64-byte aligned.
 KVMELD_HD constexpr std::size_t scratch_size(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// A team of one lane. Every cooperative operation is the identity.
+/// A team of one lane. Every collective operation is the identity.
 class serial_team {
 public:
   /// A team with `bytes` bytes of scratch.

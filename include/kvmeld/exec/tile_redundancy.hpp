@@ -35,7 +35,7 @@ inline constexpr std::uint32_t max_columns = 64;
 
 /// R = cos(k_i, k_j) * cos(v_i, v_j) (EMS Eq. 4). Two negative cosines give a positive R, so both have to be
 /// above 0 unless `signed_product` is set. `keys` holds the best columns so far, as slots; `values` holds
-/// only inverse norms. At most detail::max_columns columns. Cooperative; barrier at the end; fixed summation
+/// only inverse norms. At most detail::max_columns columns. Collective; barrier at the end; fixed summation
 /// order, one lane per row.
 ///
 /// The product of keys is computed only where the cosine of values alone could beat the best so far: a

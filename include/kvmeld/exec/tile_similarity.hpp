@@ -47,7 +47,7 @@ struct row_match {
 
 /// Matches rows a[rows][d] with columns b[columns][d], numbered from `first_column`. `columns` is at most the
 /// number of rows that `match` reserved. Keys are order_key(cosine); a cosine that overflowed to NaN never
-/// matches. Cooperative; barrier at the end. Generic form: fixed summation order, one lane per row. The
+/// matches. Collective; barrier at the end. Generic form: fixed summation order, one lane per row. The
 /// host's tuned form sums in the same order and may fuse multiply and add. It gives the same bits for 16-bit
 /// rows and on SSE2. Otherwise the cosines of a row differ from the generic ones by at most
 /// 2^-23 * (d / 16 + 8), so that the chosen column's cosine is within twice that of the best one's.

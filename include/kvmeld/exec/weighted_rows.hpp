@@ -62,7 +62,7 @@ KVMELD_HD void add_weighted_on_warps(Team const& team, float const* weight, std:
 
 /// total[r][c] = factor[r] * total[r][c] + sum over t < tokens of weight[r * ld + t] * v[t][c], for `rows`
 /// rows of d channels, in the order of t. Rows of v are in storage type, v_ld elements apart; rows of total
-/// lie total_ld apart. `total` overlaps nothing else. Cooperative; no barrier, and one lane owns an element
+/// lie total_ld apart. `total` overlaps nothing else. Collective; no barrier, and one lane owns an element
 /// of `total`. The host's tuned form may fuse multiply and add.
 template <class Team, class T>
 KVMELD_HD void add_weighted_rows(Team const& team, float const* weight, std::uint32_t rows, std::uint32_t ld,

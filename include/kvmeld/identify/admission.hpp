@@ -67,7 +67,7 @@ template <class Admit> constexpr void require_admission() {
 /// Scratch that `allow_from` may take from its team.
 KVMELD_HD constexpr std::size_t admission_scratch() { return team_sum_scratch(); }
 
-/// What the rule allows a track with so many candidates. Cooperative.
+/// What the rule allows a track with so many candidates. Collective.
 template <class Round, class Admit>
 KVMELD_HD admission allowed_by(Round const& round, Admit const& admit,
                                [[maybe_unused]] std::uint32_t candidates) {
@@ -78,7 +78,7 @@ KVMELD_HD admission allowed_by(Round const& round, Admit const& admit,
   }
 }
 
-/// Merges the candidates that a rule admits, the best first: see round_view::merge_best_of. Cooperative;
+/// Merges the candidates that a rule admits, the best first: see round_view::merge_best_of. Collective;
 /// barrier at the end.
 template <class Round, class Admit>
 KVMELD_HD void admit_best(Round& round, Admit const& admit, std::uint32_t candidates) {

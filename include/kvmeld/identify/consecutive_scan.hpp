@@ -36,7 +36,7 @@ KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std:
          scratch_size(scan_rows(lanes) * sizeof(float));
 }
 
-/// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Cooperative;
+/// newest[b] = newest entry of set b, from marks[i].target = newest entry of the set of i. Collective;
 /// barrier at the end.
 template <class Team>
 KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t n, slot_t* newest) {
@@ -47,7 +47,7 @@ KVMELD_HD void list_sets(Team const& team, candidate const* marks, std::uint32_t
 
 /// Removes the `excess` boundaries with the highest keys. marks[b].key is the key of the boundary between
 /// sets b and b + 1; all marks[b].source are 0 before. marks[i].target then is the newest entry of the joined
-/// set of i. Cooperative; barrier at the end.
+/// set of i. Collective; barrier at the end.
 template <class Team>
 KVMELD_HD void join_closest(Team const& team, candidate* marks, slot_t const* newest, std::uint32_t sets,
                             std::uint32_t excess) {

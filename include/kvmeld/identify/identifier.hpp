@@ -202,7 +202,7 @@ struct round_phase : track_phase {
 
 private:
   /// Writes into the step that all entries stay. If the last round left lists of its sets, only their members
-  /// differ in more than their fates. Cooperative; no barrier.
+  /// differ in more than their fates. Collective; no barrier.
   template <class Team> KVMELD_HD void empty_step(Team const& team, tile const& t) const {
     track_state const& s = wave.state[t.item];
     plan_ref const& step = wave.step;
@@ -223,7 +223,7 @@ private:
 /// Scratch that `admit` takes from its team.
 constexpr std::size_t admit_scratch() { return 2 * select_k_scratch() + admission_scratch(); }
 
-/// Calls `admit` for one round of a track. Cooperative; barrier at the end.
+/// Calls `admit` for one round of a track. Collective; barrier at the end.
 template <class Identify, class Team, class Rows = no_rows>
 KVMELD_HD void admit_round(Identify const& identify, Team const& team, wave_ref const& wave, tile const& t,
                            Rows const& rows = {}) {

@@ -53,7 +53,7 @@ public:
   }
 
   /// Finds the entries of the list at the `count` places first, first + 2, first + 4 ... indices[r] = index
-  /// of the r-th of them; returns how many there are. Cooperative; barrier at the end.
+  /// of the r-th of them; returns how many there are. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD std::uint32_t every_other(Team const& team, std::uint32_t first, std::uint32_t count,
                                       std::uint32_t* indices) const {

@@ -95,7 +95,7 @@ public:
     candidates()[i] = {order_key(similarity), slot(i), slot(into)};
   }
   /// Merges the `most` proposals with the highest similarity. Equal ones: the older entry goes first. No
-  /// entry may be proposed both as `i` and as `into`. Cooperative; barrier at the beginning and at the end.
+  /// entry may be proposed both as `i` and as `into`. Collective; barrier at the beginning and at the end.
   KVMELD_HD void merge_best(std::uint32_t most) {
     team_.sync();
     merge_best_of(live(), most, 1);
@@ -153,7 +153,7 @@ public:
     ++removed_;
   }
   /// Evicts every mergeable entry that has no other fate yet, rows with NaN or infinity included.
-  /// Cooperative; no barrier.
+  /// Collective; no barrier.
   KVMELD_HD void drop_rest() {
     role const* const roles = wave_.roles + wave_.at(item_, 0);
     fate* const fates = wave_.step.fates + wave_.step.at(item_, 0);
@@ -175,7 +175,7 @@ public:
   }
   /// Merges the `most` best of the first `count` candidates (higher key, then lower index) whose key is at
   /// least `min_key`. The similarity of a source is that of its candidate. No two candidates may have the
-  /// same source. Cooperative; barrier at the end.
+  /// same source. Collective; barrier at the end.
   KVMELD_HD void merge_best_of(std::uint32_t count, std::uint32_t most, std::uint32_t min_key) {
     candidate const* const list = candidates();
     select_k(
@@ -188,7 +188,7 @@ public:
   }
   /// @}
 
-  /// Adds up what all lanes have merged and dropped. The library calls this once. Cooperative; barrier at the
+  /// Adds up what all lanes have merged and dropped. The library calls this once. Collective; barrier at the
   /// end.
   KVMELD_HD void finish() {
     std::uint32_t const removed = team_.reduce(removed_, op_sum{});

@@ -14,7 +14,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Loads the rows of slots[0 .. count) into out[i * ld + c], consecutive slots as one tile. Cooperative; no
+/// Loads the rows of slots[0 .. count) into out[i * ld + c], consecutive slots as one tile. Collective; no
 /// barrier.
 template <class Team, class Layout>
 KVMELD_HD void load_rows(Team const& team, Layout const& layout, track where, slot_t const* slots,

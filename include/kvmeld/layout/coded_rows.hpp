@@ -35,7 +35,7 @@ template <class Codes> struct coded_rows {
   }
 
 protected:
-  /// Loads a tile of decode(code, slot). Cooperative; no barrier at the end.
+  /// Loads a tile of decode(code, slot). Collective; no barrier at the end.
   template <class Team, class Decode>
   KVMELD_HD void load_codes(Team const& team, track where, slot_t first, std::uint32_t tokens,
                             std::uint32_t channel, std::uint32_t channels, float* out, std::uint32_t ld,
@@ -97,7 +97,7 @@ protected:
     if (order == code_order::halves) return byte + nibble * this->stored.channels();
     return byte * codes_in_byte() + nibble;
   }
-  /// Loads a tile of decode(code, slot, channel). Cooperative; no barrier at the end.
+  /// Loads a tile of decode(code, slot, channel). Collective; no barrier at the end.
   template <class Team, class Decode>
   KVMELD_HD void load_packed(Team const& team, track where, slot_t first, std::uint32_t tokens,
                              std::uint32_t channel, std::uint32_t channels, float* out, std::uint32_t ld,

@@ -29,7 +29,7 @@ struct copies_across<Layout, std::void_t<decltype(std::declval<Layout const&>().
 
 /// Copies row `slot` of track `from` to row `slot` of track `to`. Copies raw bits where the layout allows it.
 /// Else decodes the row to `scratch` [channels] and encodes it again; that is exact if encoding a decoded row
-/// gives the same row. Cooperative; barrier at the end.
+/// gives the same row. Collective; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD void copy_row_across(Team const& team, Layout const& layout, track to, track from, slot_t slot,
                                [[maybe_unused]] float* scratch) {

@@ -39,7 +39,7 @@ template <class Keys, class Values> kv(Keys, Values) -> kv<Keys, Values>;
 template <class Derived, class T> struct addressed_rows {
   using element_type = T;
 
-  /// out[t * ld + c] = element (first + t, channel + c) as float. Cooperative; no barrier at the end.
+  /// out[t * ld + c] = element (first + t, channel + c) as float. Collective; no barrier at the end.
   template <class Team>
   KVMELD_HD void load_tile(Team const& team, track where, slot_t first, std::uint32_t tokens,
                            std::uint32_t channel, std::uint32_t channels, float* out,
@@ -64,7 +64,7 @@ template <class Derived, class T> struct addressed_rows {
     }
   }
 
-  /// Writes element (slot, c) = value(c), rounded to the element type. Cooperative over channels; no barrier.
+  /// Writes element (slot, c) = value(c), rounded to the element type. Collective over channels; no barrier.
   template <class Team, class F>
   KVMELD_HD void encode_row(Team const& team, track where, slot_t slot, F value) const {
     segment<T> const s = self().locate(where, slot);
@@ -73,7 +73,7 @@ template <class Derived, class T> struct addressed_rows {
     });
   }
 
-  /// Copies the raw bits of row `src` to row `dst`. Cooperative: a lane always handles the same channels, so
+  /// Copies the raw bits of row `src` to row `dst`. Collective: a lane always handles the same channels, so
   /// that consecutive calls need no barrier between them.
   template <class Team> KVMELD_HD void copy_row(Team const& team, track where, slot_t dst, slot_t src) const {
     segment<T> const to = self().locate(where, dst);
@@ -176,7 +176,7 @@ template <class T> struct tile_view {
 };
 
 /// Calls use(tile_view) with slots first .. first + tokens - 1. The view is of the rows in place if the
-/// team's primitives read them there, else of floats in `scratch` [tokens][ld]. Cooperative; barrier before
+/// team's primitives read them there, else of floats in `scratch` [tokens][ld]. Collective; barrier before
 /// the use.
 template <class Team, class Layout, class Use>
 KVMELD_HD void with_tile(Team const& team, Layout const& layout, track where, slot_t first,

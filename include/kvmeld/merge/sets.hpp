@@ -53,7 +53,7 @@ KVMELD_HD void for_each_set(Team const& team, wave_ref const& wave, std::uint32_
 }
 
 /// Lists in `pivots` those of the slots begin .. begin + count - 1 that have a set of two or more, in
-/// ascending order. Returns how many there are. Cooperative; barrier at the end.
+/// ascending order. Returns how many there are. Collective; barrier at the end.
 template <class Team>
 KVMELD_HD std::uint32_t list_pivots(Team const& team, wave_ref const& wave, std::uint32_t item, slot_t begin,
                                     std::uint32_t count, slot_t* pivots) {
@@ -88,7 +88,7 @@ struct ascending {
 /// `list_of(x)` tells where the list of an element lies; no element comes twice. `longest` is the length of
 /// the longest list, and `room` has n words. Elements of short lists count those before them. Longer lists
 /// then merge, two runs at a time: an element finds its place in the other run by bisection. (Sorts of CUB
-/// take a fixed number of elements per thread, or are launches of their own.) Cooperative; barrier at the
+/// take a fixed number of elements per thread, or are launches of their own.) Collective; barrier at the
 /// end.
 template <class Team, class ListOf, class Less>
 KVMELD_HD void sort_lists(Team const& team, slot_t* list, slot_t* room, std::uint32_t n,

@@ -119,7 +119,7 @@ template <class Score> struct observe_base {
   }
 
   /// Adds rows [first, first + rows) to sums[token][channels]. Head h of row first + r gives a token
-  /// share(r, h, token). Cooperative; no barrier at the end.
+  /// share(r, h, token). Collective; no barrier at the end.
   template <class Team, class Share>
   KVMELD_HD void add_rows(Team const& team, observed_tile const& s, attention_params const& params,
                           updates const& u, std::uint32_t first, std::uint32_t rows, float* sums,

@@ -153,7 +153,7 @@ struct block_of_rows {
   KVMELD_HD std::uint32_t head_of(std::uint32_t r) const { return kv_head * group + r % group; }
 };
 
-/// to[row][channels] = scale * query, in float. Cooperative; no barrier at the end.
+/// to[row][channels] = scale * query, in float. Collective; no barrier at the end.
 template <class Team, class Q>
 KVMELD_HD void load_scaled(Team const& team, head_rows<Q> query, block_of_rows const& b, float scale,
                            std::uint32_t channels, float* to) {

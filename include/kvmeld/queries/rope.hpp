@@ -166,7 +166,7 @@ KVMELD_HD inline std::size_t rope_scratch(rope_params const& r, std::uint32_t ke
   return r.active() ? scratch_size(r.pairs(key_dim) * sizeof(double)) : 0;
 }
 
-/// The table that rotate_tile needs, in scratch of each block; null without rope. Cooperative; a barrier has
+/// The table that rotate_tile needs, in scratch of each block; null without rope. Collective; a barrier has
 /// to follow.
 template <class Team>
 KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::uint32_t key_dim) {
@@ -177,7 +177,7 @@ KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::
 }
 
 /// Rotates rows[tokens][key_dim], which hold the keys of the slots from `first` on. positions[i] is the
-/// position stored with row i. Cooperative; begins and ends with a barrier. Does nothing without rope.
+/// position stored with row i. Collective; begins and ends with a barrier. Does nothing without rope.
 template <class Team>
 KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const* turns, float* rows,
                            std::uint32_t tokens, std::uint32_t key_dim, slot_t first,

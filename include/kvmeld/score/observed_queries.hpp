@@ -47,7 +47,7 @@ public:
   /// Slot of the entry of query `i`'s token.
   KVMELD_HD slot_t slot(std::uint32_t i) const { return length_ - queries_ + at(i); }
   /// to[i][channels()] = query `first` + i times the scale of the logits, for i < n. A logit is then the
-  /// product of such a row and a key. Cooperative; no barrier at the end.
+  /// product of such a row and a key. Collective; no barrier at the end.
   template <class Team>
   KVMELD_HD void load(Team const& team, std::uint32_t first, std::uint32_t n, float* to) const {
     block_of_rows const rows{member_, queries_, at(first), 1, head_, n, shown_.stride};

@@ -40,7 +40,7 @@ private:
   std::uint32_t channels_;
 };
 
-/// to[i][channels] = row(i), for i < count; row(i) is a row_ref, as for_each_block gives it. Cooperative; no
+/// to[i][channels] = row(i), for i < count; row(i) is a row_ref, as for_each_block gives it. Collective; no
 /// barrier.
 template <class Team, class Row>
 KVMELD_HD void copy_rows(Team const& team, Row const& row, std::uint32_t count, std::uint32_t channels,

@@ -74,14 +74,14 @@ template <class Select> constexpr void require_selector() {
 
 }  // namespace detail
 
-/// Pins the first p.sinks and the last p.recents entries. Cooperative; no barrier.
+/// Pins the first p.sinks and the last p.recents entries. Collective; no barrier.
 template <class Team> KVMELD_HD void mark_ends(Team const& team, select_view const& view, pins const& p) {
   std::uint32_t const last = view.length() - p.recents;
   team.for_each(p.sinks, [&](std::uint32_t i) { view.role_of(i) = role::pinned; });
   team.for_each(p.recents, [&](std::uint32_t i) { view.role_of(last + i) = role::pinned; });
 }
 
-/// Pins the ends and marks all entries between them as mergeable. Cooperative; barrier at the end.
+/// Pins the ends and marks all entries between them as mergeable. Collective; barrier at the end.
 template <class Team> KVMELD_HD void pin_ends(Team const& team, select_view const& view, pins const& p) {
   mark_ends(team, view, p);
   team.for_each(view.length() - p.sinks - p.recents,
@@ -130,7 +130,7 @@ KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t
 
 namespace detail {
 
-/// Gives every entry its role, whichever form the selector has. Cooperative; barrier at the end.
+/// Gives every entry its role, whichever form the selector has. Collective; barrier at the end.
 template <class Select, class Team>
 KVMELD_HD void assign_roles(Select const& select, Team const& team, select_view const& view,
                             [[maybe_unused]] pins const& p) {

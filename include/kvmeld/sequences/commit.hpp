@@ -20,7 +20,7 @@ inline namespace KVMELD_ABI {
 
 namespace sequences {
 
-/// Empties the slots of a track from `kept` on. Cooperative; no barrier at the end.
+/// Empties the slots of a track from `kept` on. Collective; no barrier at the end.
 template <class Team>
 KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t kept) {
   team.for_each(l.length[t.index] - kept, [&](std::uint32_t i) { l.degree[l.at(t, kept + i)] = 0.0f; });

@@ -16,7 +16,7 @@ inline namespace KVMELD_ABI {
 namespace sequences {
 
 /// Copies entries, members and the score's table of track `t` of ledger `l` to track `to` of ledger `out`,
-/// whose tracks have the same sizes. Slots behind the entries get degree 0. Cooperative.
+/// whose tracks have the same sizes. Slots behind the entries get degree 0. Collective.
 template <class Team>
 KVMELD_HD void copy_entries(Team const& team, ledger_ref const& l, track t, ledger_ref const& out, track to) {
   std::uint32_t const n = l.length[t.index];

@@ -47,7 +47,7 @@ KVMELD_HD inline track track_of_sequence(shape const& s, std::uint32_t sequence,
   return make_track(s, i / s.kv_heads, sequence, i % s.kv_heads);
 }
 
-/// The highest value of a track_word over all tracks of a sequence, on every lane. Cooperative.
+/// The highest value of a track_word over all tracks of a sequence, on every lane. Collective.
 template <class Team>
 KVMELD_HD std::uint32_t highest_word(Team const& team, ledger_ref const& l, std::uint32_t sequence,
                                      std::uint32_t which) {
@@ -123,7 +123,7 @@ struct operation {
   /// track, as far as the host can tell.
   static constexpr bool writes_few = false;
 
-  /// Changes the arrays per entry and per member. Cooperative; no barrier at the end.
+  /// Changes the arrays per entry and per member. Collective; no barrier at the end.
   template <class Team>
   KVMELD_HD void on_entries(Team const&, ledger_ref const&, track, std::uint32_t) const {}
   /// Changes length, warnings and words of a track.

@@ -54,7 +54,7 @@ template <class Keys, class Step> struct turn_keys_phase {
 };
 
 /// Adds step(ledger, track, slot) to the position of every entry of a track. Keys that turn are inspected
-/// again. Rows that should have turned and may not be written leave warning::unrotated. Cooperative; no
+/// again. Rows that should have turned and may not be written leave warning::unrotated. Collective; no
 /// barrier at the end.
 template <class Team, class Keys, class Step>
 KVMELD_HD void change_positions(Team const& team, ledger_ref const& l, track t, Keys const& keys,

@@ -159,7 +159,7 @@ private:
   }
 
   /// Writes what attend() needs; returns whether the tile has rows. `room` has a word for each piece of each
-  /// row. Cooperative; barrier at the end.
+  /// row. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD bool prepare(Team const& team, tile const& t, std::uint32_t first_value, few_rows* rows,
                          piece_words* queries, [[maybe_unused]] std::uint32_t* room) const {
@@ -243,7 +243,7 @@ private:
   }
 
   /// Finds the power of two that brings the largest channel of each query row to the range of binary16.
-  /// Cooperative; barrier at the end.
+  /// Collective; barrier at the end.
   template <class Team>
   KVMELD_HD void find_factors(Team const& team, block_of_rows const& b, few_rows* rows,
                               std::uint32_t* largest) const {
@@ -272,7 +272,7 @@ private:
 
   /// Copies query rows as matrix steps take them. Steps may take channels in any order that keys and queries
   /// share: lane (group, pair) has pieces pair, pair + 4 ... of rows group and group + 8, two steps for each.
-  /// Missing channels and rows become zeros. Cooperative.
+  /// Missing channels and rows become zeros. Collective.
   template <class Team>
   KVMELD_HD void load_queries(Team const& team, block_of_rows const& b, few_rows const& of_tile,
                               piece_words* to) const {
@@ -399,7 +399,7 @@ private:
     });
   }
 
-  /// Joins the softmaxes of the warps in the order of the warps. Cooperative; barrier at the end.
+  /// Joins the softmaxes of the warps in the order of the warps. Collective; barrier at the end.
   template <class Team>
   KVMELD_HD void join(Team const& team, block_of_rows const& b, std::uint32_t dv, softmax const& mine,
                       std::byte* of_warps, softmax_state const& state) const {

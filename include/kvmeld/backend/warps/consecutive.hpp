@@ -26,7 +26,7 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace tuned_form {
 
-/// Writes marks[i].target = newest entry of the set of i; returns the number of sets. Cooperative; barrier at
+/// Writes marks[i].target = newest entry of the set of i; returns the number of sets. Collective; barrier at
 /// the end.
 template <class Team, class Layout>
 KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
@@ -49,7 +49,7 @@ KVMELD_HD std::uint32_t mark_reached(Team const& team, wave_ref const& wave, std
 
 /// marks[b].key = similarity of the newest entries of sets b and b + 1, 0 where they are apart; sources
 /// become 0. Returns the newest entries, in the spare words, because what lies in place of centres is still
-/// needed. Cooperative; barrier at the end.
+/// needed. Collective; barrier at the end.
 template <class Team, class Layout>
 KVMELD_HD slot_t* compare_reached(Team const& team, wave_ref const& wave, std::uint32_t item,
                                   reaching_sets<Layout> const& sets, std::uint32_t found) {

@@ -54,7 +54,7 @@ public:
         inverse_source_(team.template scratch<float>(rows)),
         inverse_target_(team.template scratch<float>(columns)) {}
 
-  /// Copies the rows. Cooperative. They are there after finish_copies() and a barrier.
+  /// Copies the rows. Collective. They are there after finish_copies() and a barrier.
   template <class Team, class Slot>
   KVMELD_HD void load_sources(Team const& team, std::uint32_t count, Slot slot) const {
     sources_.load(team, layout_, where_, count, slot);
@@ -63,7 +63,7 @@ public:
   KVMELD_HD void load_targets(Team const& team, std::uint32_t count, Slot slot) const {
     targets_.load(team, layout_, where_, count, slot);
   }
-  /// Computes the norms of the loaded rows. Cooperative; no barrier.
+  /// Computes the norms of the loaded rows. Collective; no barrier.
   template <class Team>
   KVMELD_HD void measure(Team const& team, std::uint32_t rows, std::uint32_t columns) const {
     team.for_each(rows + columns, [&](std::uint32_t i) {

@@ -101,7 +101,7 @@ private:
 struct known_reach {
   std::uint8_t *least, *most;  ///< [rows of a tile] scratch
 
-  /// Finds the bounds of entries begin .. begin + rows - 1 from the pass before. Cooperative.
+  /// Finds the bounds of entries begin .. begin + rows - 1 from the pass before. Collective.
   template <class Team>
   KVMELD_HD void find(Team const& team, pass_notes const& noted, reach_table const& table,
                       std::uint32_t begin, std::uint32_t rows) const {

@@ -72,7 +72,7 @@ public:
       std::uint32_t const i = entry - scratch.near_first;  // beyond near_count for entries of other blocks
       return i < scratch.near_count ? scratch.near[i] : table.get(entry, threshold);
     }
-    /// Copies reach to the scratch, where it costs little to follow one set after the other. Cooperative;
+    /// Copies reach to the scratch, where it costs little to follow one set after the other. Collective;
     /// barrier at the end.
     template <class Team> KVMELD_HD void gather(Team const& team) const {
       team.block().for_each(scratch.near_count, [&](std::uint32_t i) {
@@ -82,7 +82,7 @@ public:
     }
   };
 
-  /// Whether there are at least `wanted` sets. Cooperative; barrier at the end. Lanes first assume that the
+  /// Whether there are at least `wanted` sets. Collective; barrier at the end. Lanes first assume that the
   /// newest entry of their segment is the newest of a set. Chains of sets soon meet, so after a few turns
   /// every lane enters its segment where the lane of the newer segment left off (one segment a turn at
   /// worst).
@@ -95,7 +95,7 @@ public:
   }
 
   /// Calls visit(oldest, newest) for every set, on one lane per set. Returns how many sets there are.
-  /// Cooperative; barrier at the end.
+  /// Collective; barrier at the end.
   template <class Team, class Visit>
   KVMELD_HD std::uint32_t each(Team const& team, cut const& c, Visit visit) const {
     c.gather(team);
@@ -142,7 +142,7 @@ private:
   using traits = element_traits<typename Layout::element_type>;
 
   /// Whether fewer than `wanted` entries reach so little that as many sets of them fit into all entries.
-  /// Otherwise most_sets is `wanted` or more. Cooperative.
+  /// Otherwise most_sets is `wanted` or more. Collective.
   template <class Team>
   KVMELD_HD bool mostly_long(Team const& team, cut const& c, std::uint32_t wanted) const {
     std::uint32_t const fits = n_ / wanted;  // entries per set
@@ -152,7 +152,7 @@ private:
   }
   /// An upper bound on the number of sets, found without reading rows. A set has at least one entry more than
   /// its newest entry reaches, up to the window. Sets are disjoint, so there are no more of them than fit
-  /// into all entries if the shortest come first. Cooperative; barrier at the end.
+  /// into all entries if the shortest come first. Collective; barrier at the end.
   template <class Team> KVMELD_HD std::uint32_t most_sets(Team const& team, cut const& c) const {
     std::uint32_t* const counts = c.scratch.counts;
     team.for_each(reach_window + 1, [&](std::uint32_t r) { counts[r] = 0; });
@@ -225,7 +225,7 @@ private:
 
   /// Finds where every segment is entered (ends[lane + 1]), and the number of sets. Returns false where a set
   /// may be longer than `follow` looks. It looks for such sets at the end and every 8 turns, because
-  /// chains with sets that are cut off do not meet. Cooperative; barrier at the end.
+  /// chains with sets that are cut off do not meet. Collective; barrier at the end.
   template <class Team> KVMELD_HD bool settle(Team const& team, cut const& c, std::uint32_t& found) const {
     constexpr std::uint32_t enough_turns = 8;
     std::uint32_t* const ends = c.scratch.ends;

@@ -63,7 +63,7 @@ public:
 
   KVMELD_HD std::uint32_t steps() const { return steps_; }
 
-  /// Loads rows slot(0) .. slot(count - 1) into rows `first` and on. Cooperative. The rows are there after
+  /// Loads rows slot(0) .. slot(count - 1) into rows `first` and on. Collective. The rows are there after
   /// finish_copies() and a barrier.
   template <class Team, class Slot>
   KVMELD_HD void load(Team const& team, Layout const& layout, track where, std::uint32_t count, Slot slot,
