@@ -4,7 +4,7 @@
 
    Errors: a function that can fail returns a status; KVMELD_OK is 0. After any other status, kvmeld_problem
    names the argument, its value and what must hold. A refused call changes nothing, output arguments
-   included (but for KVMELD_DEVICE_ERROR). No C++ exception leaves a function.
+   included, except after KVMELD_DEVICE_ERROR. No C++ exception leaves a function.
 
    Order: on the host, a call has done its work when it returns. A cache on a device enqueues its work to
    options.stream, and so does each later call. "Waits" in a comment below means: waits for that stream, on a
@@ -67,7 +67,7 @@ enum {
   KVMELD_UNSUPPORTED = 5, /* this build of the library lacks it: CUDA, pages, an element type */
   KVMELD_INTERNAL = 6,    /* a defect of kvmeld, or of an allocator that was handed in */
   KVMELD_DEVICE_ERROR = 7 /* CUDA's runtime reported an error. Outputs have no meaning. Every later call on
-                             the cache but kvmeld_destroy does so too */
+                             the cache returns this status, except kvmeld_destroy */
 };
 
 /* A cache; id 0: none. Handles are never used again, so a stale one is refused. */
@@ -220,17 +220,18 @@ KVMELD_API kvmeld_status kvmeld_options_init(kvmeld_options* options, size_t byt
    nothing. On a device it takes some 256 KiB from cudaMallocAsync, and gives them back. Any thread may call
    it at any time; does not wait. Refuses what kvmeld_create refuses of options. */
 KVMELD_API kvmeld_status kvmeld_bytes(kvmeld_options const* options, size_t* bytes);
-/* Whether kvmeld_create would take these options, and kvmeld_compress this budget for a sequence of `tokens`
-   tokens that was never compressed, with nothing frozen: returns the status, and leaves the text, that they
-   would. It does not look at tensors, nor at what a policy has to be shown. Makes nothing. A null `budget`:
-   the options alone. `least` gets the fewest entries that such a track can be left, because of what the
-   policy pins; or it is null. Any thread may call it at any time; does not wait. */
+/* Checks whether kvmeld_create would take these options, and whether kvmeld_compress would take this budget
+   for a sequence of `tokens` tokens that was never compressed, with nothing frozen. Returns their status, and
+   leaves their text in kvmeld_problem. Does not look at tensors, nor at what a policy has to be shown. Makes
+   nothing. With a null `budget` it checks the options alone. `least` gets the fewest entries that the policy
+   can leave such a track, because of what it pins; it may be null. Any thread may call it at any time; does
+   not wait. */
 KVMELD_API kvmeld_status kvmeld_check(kvmeld_options const* options, kvmeld_budget const* budget,
                                       uint32_t tokens, uint32_t* least);
 /* What a policy asks of the model. `rope` gets 1 if the policy turns keys back, and its text lacks words such
-   as "rope=half_split rope_base=500000": then options.rope has to be told. `learned` gets 1 if its score is
-   learned: then options.learned has to be told. Else they get 0. Either may be null. Any thread may call it
-   at any time; does not wait. Refuses a text that is no policy. */
+   as "rope=half_split rope_base=500000": then options.rope must be given. `learned` gets 1 if the policy's
+   score is learned: then options.learned must be given. Otherwise they get 0. Either may be null. Any thread
+   may call it at any time; does not wait. Refuses a text that is no policy. */
 KVMELD_API kvmeld_status kvmeld_asks(char const* policy, int32_t* rope, int32_t* learned);
 /* Makes a cache on the engine's tensors, which stay the engine's and must outlive the cache. `keys` and
    `values` are arrays of `tensors` descriptions: 1 if one tensor holds all layers, or options.layers. They
@@ -240,12 +241,13 @@ KVMELD_API kvmeld_status kvmeld_asks(char const* policy, int32_t* rope, int32_t*
    Refuses options and tensors that do not fit together. */
 KVMELD_API kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors, kvmeld_cache* made);
-/* Says that the tensors lie elsewhere from now on, with the same rows in them. The arguments are those of
-   kvmeld_create. Does not wait: on a device, work that was enqueued before still uses the old tensors. */
+/* Tells the cache that its tensors lie elsewhere from now on, with the same rows in them. The arguments are
+   those of kvmeld_create. Does not wait: on a device, work that was enqueued before still uses the old
+   tensors. */
 KVMELD_API kvmeld_status kvmeld_rebind(kvmeld_cache cache, kvmeld_tensor const* keys,
                                        kvmeld_tensor const* values, uint32_t tensors);
-/* Frees what kvmeld_create allocated. The tensors stay as they are. A cache of id 0 is refused. Does not
-   wait: on a device, work that was enqueued before still uses tensors and page table. */
+/* Frees what kvmeld_create allocated. The tensors stay as they are. Refuses a cache of id 0. Does not wait:
+   on a device, work that was enqueued before still uses tensors and page table. */
 KVMELD_API kvmeld_status kvmeld_destroy(kvmeld_cache cache);
 /* The policy by its parts: "local x top x evict_rest x drop". Valid until the cache is destroyed. Does not
    wait. */
@@ -280,11 +282,11 @@ KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* seque
    positions, scores. Takes time in proportion to the capacity, and copies the rows of all entries. Does not
    wait. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
-/* Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Waits only if it goes
-   back to before a gap that kvmeld_drop_positions or kvmeld_shift left. Refused while tokens are pending, if
-   a token that would go was there at a compression that changed the sequence, and if frozen entries would go.
-   Scores keep what forgotten queries added. Example: of 8 tokens, 6 were there at the last compression. Then
-   `tokens` is 6 to 8; 7 forgets one entry of every track. */
+/* Goes back to the first `tokens` tokens: forgets the entries at positions from `tokens` on. Waits only if it
+   goes back to before a gap that kvmeld_drop_positions or kvmeld_shift left. Refused while tokens are
+   pending, if a token to forget came before a compression that changed the sequence, and if frozen entries
+   are among those to forget. Scores keep what forgotten queries added. Example: of 8 tokens, 6 were there at
+   the last compression. Then `tokens` is 6 to 8; 7 forgets one entry of every track. */
 KVMELD_API kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens);
 /* Drops the entries at positions `first` to `last` - 1 from every track, in place: a document or a tool's
    output leaves the middle of a context. The other entries move to the beginning of their track and keep
@@ -303,10 +305,10 @@ KVMELD_API kvmeld_status kvmeld_drop_positions(kvmeld_cache cache, uint32_t sequ
    nothing. Keys turn in place by the same offset; with `rope` null they stay as they lie. Rotations are
    linear, so logits stay the same, up to rounding, for queries that are rotated likewise, merged keys
    included. Entries below `first` (sinks) stay. kvmeld_tokens, budgets by ratio and kvmeld_truncate count by
-   the new positions. The tokens that kvmeld_truncate cannot part move along. Waits. Refused while tokens are
-   pending, if `first` is above the tokens seen, if an entry would come to a position below 0 or not above one
-   that stays, and if a key that would turn is frozen. Example: of the positions 0, 5, 6, 7 and the next token
-   8, offset -4 and first 5 make 0, 1, 2, 3 and 4. */
+   the new positions. The fewest tokens that kvmeld_truncate can go back to move by `offset`, too. Waits.
+   Refused while tokens are pending, if `first` is above the tokens seen, if an entry would come to a position
+   below 0 or not above one that stays, and if a key that would turn is frozen. Example: of the positions 0,
+   5, 6, 7 and the next token 8, offset -4 and first 5 make 0, 1, 2, 3 and 4. */
 KVMELD_API kvmeld_status kvmeld_shift(kvmeld_cache cache, uint32_t sequence, int32_t offset,
                                       kvmeld_rope const* rope, int32_t first);
 /* Gives entries positions without gaps, as if they were all that was read: the newest entry of every track
@@ -348,15 +350,15 @@ KVMELD_API kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint
                                         kvmeld_element element, void const* queries, int64_t head_stride,
                                         int64_t row_stride, float const* lse, int64_t lse_stride,
                                         float scale);
-/* Shows a policy probabilities instead: that of query i of a query head on entry j is at rows + head *
-   head_stride + i * row_stride + j, for each entry of the head's track. They are added as they are: NaN and
-   negative numbers are not refused. Does not wait. Refused as kvmeld_observe, and by policies that need
-   queries. */
+/* Shows a policy probabilities instead of queries: that of query i of a query head on entry j is at rows +
+   head * head_stride + i * row_stride + j, for each entry of the head's track. They are added as they are:
+   NaN and negative numbers are not refused. Does not wait. Refuses what kvmeld_observe refuses, and policies
+   that need queries. */
 KVMELD_API kvmeld_status kvmeld_observe_rows(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                              uint32_t n, float const* rows, int64_t head_stride,
                                              int64_t row_stride);
 /* Sets scores of the engine's own, for policies with score=given: that of entry j of a KV head is at scores +
-   head * head_stride + j, pending entries included. NaN ranks lowest. Does not wait. Refused by policies with
+   head * head_stride + j, pending entries included. NaN ranks lowest. Does not wait. Refuses policies with
    other scores. */
 KVMELD_API kvmeld_status kvmeld_set_scores(kvmeld_cache cache, uint32_t layer, uint32_t sequence,
                                            float const* scores, int64_t head_stride);
@@ -430,13 +432,13 @@ KVMELD_API kvmeld_status kvmeld_saved_bytes(kvmeld_cache cache, uint32_t sequenc
    The engine keeps the rows of K and V. Takes time in proportion to the entries. Waits. Refused if the room
    is too small. */
 KVMELD_API kvmeld_status kvmeld_save(kvmeld_cache cache, uint32_t sequence, void* out, size_t bytes);
-/* Opens a closed sequence as the one that was saved, in this cache or another one in which it goes on alike.
-   The policy, what its scores depend on (windows, rotation), and of the options layers, heads, channels,
-   element, scope, ignore_degree, padded, first_layer and first_kv_head have to agree; the others may differ,
-   but options.bias has to suit the degrees. The engine restores the rows. May wait. Refuses bytes that do not
-   fit, that were changed, or that another version of the format wrote. Example: a sequence was saved with 6
-   entries in a track and 8 tokens seen. The resumed one has both, and the engine copies rows 0 to 5 of the
-   track. */
+/* Opens a closed sequence in the state that was saved, in this cache or another one. The sequence then
+   continues as it would have without the save. The policy, what its scores depend on (windows, rotation), and
+   of the options layers, heads, channels, element, scope, ignore_degree, padded, first_layer and
+   first_kv_head have to agree; the others may differ, but options.bias has to suit the degrees. The engine
+   restores the rows. May wait. Refuses bytes of a cache that does not agree in these, bytes that were
+   changed, and bytes in another version of the format. Example: a sequence was saved with 6 entries in a
+   track and 8 tokens seen. The resumed one has both, and the engine copies rows 0 to 5 of the track. */
 KVMELD_API kvmeld_status kvmeld_resume(kvmeld_cache cache, uint32_t sequence, void const* from, size_t bytes);
 
 #ifdef __cplusplus

@@ -303,13 +303,13 @@ class Cache:
     raises MemoryError. Returned arrays are copies.
 
     The tensors must stay where they are, in their shape. A call that reads or writes rows is refused once one of them
-    was resized or moved (resize_(), set_(), .data, resize(refcheck=False), a storage that shrank). To look costs about
-    10 us for arrays of NumPy in 30 layers, 40 us for tensors of PyTorch, and 1 us if one tensor holds all layers.
+    was resized or moved (resize_(), set_(), .data, resize(refcheck=False), a storage that shrank). This check costs
+    about 10 us for arrays of NumPy in 30 layers, 40 us for tensors of PyTorch, and 1 us if one tensor holds all layers.
 
     Calls on the host return when their work is done. All calls release the GIL. Different threads may use different
     caches at the same time; a call during another call on the same cache is refused. Results are the same bits for any
     number of threads. A thread may be inside a call when the interpreter ends. In a child of os.fork caches work as
-    before, but for those that another thread was using: they stay in use.
+    before, except those that another thread was using at the fork, which stay in use.
 
     A `with` block closes the cache at its end. Attributes: layers, sequences, kv_heads, query_heads, capacity, key_dim,
     value_dim; element, the name of the element type; policy, its parts as a text; device, the number of the CUDA
@@ -444,7 +444,7 @@ class Cache:
         rows of these tokens. In each track they begin at the slot that lengths() gave before this call.
         Waits only if a bound of the lengths leaves too little room. Refused if a track has too little room.
 
-        A track with 4 entries, of which 6 tokens were seen, is 7 long after append(0, 3): slots 4 to 6 have the positions
+        6 tokens were seen, and a track has 4 entries. It is 7 long after append(0, 3): slots 4 to 6 have the positions
         6 to 8. commit(0, 2) then leaves 6 entries, and 8 tokens seen."""
         self._c.append(_indices(sequences, "sequences"), _indices(counts, "counts"))
 
@@ -461,9 +461,9 @@ class Cache:
         self._c.fork(source, into)
 
     def truncate(self, sequence: int, tokens: int) -> None:
-        """Goes back to the first `tokens` tokens: entries at positions from `tokens` on go. Waits only if it goes back to
-        before a gap that drop_positions() or shift() left. Refused while tokens are pending, if a token that would go was
-        there at a compression that changed the sequence, and if frozen entries would go.
+        """Goes back to the first `tokens` tokens: forgets the entries at positions from `tokens` on. Waits only if it
+        goes back to before a gap that drop_positions() or shift() left. Refused while tokens are pending, if a token to
+        forget came before a compression that changed the sequence, and if frozen entries are among those to forget.
 
         Of 8 tokens, 6 were there at the last compression. Then truncate(0, 7) forgets one entry of every track, and
         truncate(0, 5) is refused."""
@@ -502,9 +502,9 @@ class Cache:
 
         Entries below `first` (sinks) stay; an offset of 0 changes nothing. Logits stay the same, up to rounding, for
         queries that are rotated likewise, merged keys included. tokens(), budgets that are a share of the tokens and
-        truncate() count by the new positions; the tokens that truncate() cannot part move along. Waits. Refused while
-        tokens are pending, if `first` is above tokens(), if an entry would come to a position below 0 or not above one that
-        stays, and if a key that would turn is frozen.
+        truncate() count by the new positions; the fewest tokens that truncate() can go back to move by `offset`, too.
+        Waits. Refused while tokens are pending, if `first` is above tokens(), if an entry would come to a position
+        below 0 or not above one that stays, and if a key that would turn is frozen.
 
         rope, rope_base, frequencies: how keys lie rotated, as for renumber(). Keys turn in place by `offset` positions;
             with "none" they stay as they lie.
@@ -567,7 +567,7 @@ class Cache:
     def observe_rows(self, layer: int, sequence: int, rows: Any) -> None:
         """Shows the policy probabilities: float32 [query_heads, n, entries], those of the last n queries of a
         sequence on the entries of the layer's tracks, as many columns as the longest track at least. Only read. Does not
-        wait. Refused by policies that need queries."""
+        wait. Refuses policies that need queries."""
         self._c.observe_rows(_index(layer, "layer"), _index(sequence, "sequence"), _detached(rows, "rows"))
 
     def set_scores(self, layer: int, sequence: int, scores: Any) -> None:
@@ -702,12 +702,13 @@ class Cache:
         return self._c.save(_index(sequence, "sequence"))
 
     def resume(self, sequence: int, saved: bytes) -> None:
-        """Opens a closed sequence as the one that was saved, in this cache or another one in which it goes on alike.
+        """Opens a closed sequence in the state that was saved, in this cache or another one. It then continues as
+        without the save.
 
         Policy, layers, heads, head_dims, element type, scope, ignore_degree, padded, first_layer and first_kv_head have
         to agree; capacity, number of sequences, pages and the other options may differ, but bias has to suit the
-        degrees. The caller restores the rows. May wait. Refuses bytes that do not fit, that were changed, or that another
-        version of the format wrote.
+        degrees. The caller restores the rows. May wait. Refuses bytes of a cache that does not agree in these, bytes
+        that were changed, and bytes in another version of the format.
 
         A sequence was saved with 6 entries in a track and 8 tokens seen. The resumed one has both, and the caller copies
         rows 0 to 5 of the track."""

@@ -118,14 +118,15 @@ class KVMeldCache(_model.Growing):
 
     model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
         memory, or on one CUDA device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is
-        called. The first cache of a model lets it read one token, twice: that tells what its layers cache, and how
-        it rotates keys, which some policies have to know.
+        called. The first cache of a model lets it read one token, twice: this shows what its layers cache, and how it
+        rotates keys, which some policies have to know.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
-        (KVzip, Attention Matching) compress it once, after read(). None: what keeps most of what a prompt says
-        (docs/real_models.md). For a prompt that read() reads that is "kvzip_centroids", for one that is read once
-        "learned_centroids", both with one budget over all layers (over "all_layers", floor 0). Heads then have unlike
-        lengths, and the tensors are as long as the longest. Where nothing was learned of the model, a prompt that is read
-        once is left to "dropkv", with a warning: it keeps what the end of the prompt asks for, and far less else.
+        (KVzip, Attention Matching) compress it once, after read(). None: the policy that keeps most of a prompt
+        (docs/real_models.md): "kvzip_centroids" if read() reads the prompt, "learned_centroids" if it is read once,
+        both with one budget over all layers (over "all_layers", floor 0). Heads then have unlike lengths, and the
+        tensors are as long as the longest. Where nothing was learned of the model, a prompt that is read once is
+        compressed by "dropkv", with a warning: this policy keeps what the end of the prompt asks for, and far less of
+        the rest.
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
@@ -137,13 +138,13 @@ class KVMeldCache(_model.Growing):
     learned: what python -m kvmeld.learn has learned of this model, as a file or as kvmeld.learned.load returns it, or the
         name of a model whose weights come with kvmeld (kvmeld.learned.shipped()). For policies with the score "learned".
         None: the weights that come with kvmeld, if they are of this model. The model is recognised by the keys that it makes
-        of one token. Where weights are given and no policy is named, read() reads once, too.
+        of one token. If weights are given and no policy is named, read() reads a prompt only once.
 
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
     `attention_mask`, and never enters the cache; other masks than causal ones with padding are refused.
     get_seq_length() counts tokens seen, padding included, so generate() numbers positions as ever. Prompts may come in
     any parts: a part longer than the budget is held in full until the next pass. Beam search and batch_* calls copy
-    sequences with all that kvmeld knows about them. crop() takes back tokens that no compression has met.
+    sequences with all that kvmeld knows about them. crop() takes back tokens that came after the last compression.
     copy.deepcopy and pickle copy everything; save() and load() keep a cache in a file.
 
     On a CUDA device the cache enqueues its work to the stream that was current at the first pass.
@@ -151,8 +152,8 @@ class KVMeldCache(_model.Growing):
     All that can be known is checked when the cache is made. Refused with ValueError: numbers that the library refuses;
     models in which a layer keeps no keys and values of its own (recurrent, convolutional or shared layers); logit
     softcapping and attention sinks. Windows and chunks warn (UserWarning) how many tokens can be read: a pass that reads
-    more is refused. So are, in a pass: tensors that require gradients; memory of other devices; rotations that change
-    while a policy counts on them. A pass that ends in an exception leaves the cache unusable until reset(). One
+    more is refused. A pass also refuses tensors that require gradients, memory of other devices, and rotations that
+    change while a policy counts on them. A pass that ends in an exception leaves the cache unusable until reset(). One
     cache is used by one thread at a time.
     """
 
@@ -339,8 +340,8 @@ class KVMeldCache(_model.Growing):
 
     def crop(self, max_length: int) -> None:
         """Keeps the first max_length tokens, or drops the last -max_length, padding included. 0 does what crop(0) of
-        the installed transformers' DynamicCache does: it drops all tokens, or in newer versions none. Refused if a
-        compression has met one of those that go: then nothing changes."""
+        the installed transformers' DynamicCache does: it drops all tokens, or in newer versions none. Refuses to
+        drop a token that came before the last compression; then nothing changes."""
         counts_kept = max_length > 0 or (max_length == 0 and _zero_drops_all())
         kept = max_length if counts_kept else max(0, self._seen + max_length)
         if kept >= self._seen or self.cache is None:

@@ -180,12 +180,13 @@ def learn(
     called: str = "",
     progress: Optional[Callable[[int, int], None]] = None,
 ) -> tuple[Learned, Report]:
-    """The weights of a model for the score "learned", and how well they fit.
+    """Learns a model's weights for the score "learned"; returns them, and how well they fit.
 
     The model reads passages of the text (learning_text() without one), each twice, as KVzip has it. A ridge regression,
     solved in double, predicts the natural logarithm of the largest attention that the second reading pays to an entry from
-    its key. Its strength is chosen by every fifth passage, from which the report comes; then it is fitted to all of them.
-    Memory does not grow with the number of passages. The same arguments give the same weights on the same machine.
+    its key. Every fifth passage chooses the strength of the ridge, and gives the report; then the weights are fitted to
+    all passages. Memory does not grow with the number of passages. The same arguments give the same weights on the same
+    machine.
 
     model, tokenizer: of transformers, in host memory or on one device.
     passages: how many passages the model reads.

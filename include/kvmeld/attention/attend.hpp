@@ -179,8 +179,9 @@ status attend_and_keep(Executor& executor, attention_params const& params, query
 ///
 /// Enqueues 1 launch on `executor`, or 2 if `split` has several parts; does not wait. Takes O(queries x
 /// visible entries) work per query head. Allocates nothing but scratch, which grows once. One thread at a
-/// time uses an executor. `out` and `lse` alias nothing. Refuses a batch that does not fit, params that
-/// contradict each other, and null rows. The call does not check whether the sequences are open.
+/// time uses an executor. `out` and `lse` must not overlap each other or what the call reads. Refuses a batch
+/// that does not fit, params that contradict each other, and null rows. The call does not check whether the
+/// sequences are open.
 ///
 /// `split` divides the keys of long tracks among several tiles. It is for devices with more multiprocessors
 /// than a call has heads, and for tracks of different lengths. Each part is summed by itself, and the second

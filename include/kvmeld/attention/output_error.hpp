@@ -61,8 +61,8 @@ struct output_error_phase {
 /// that the cache holds, because such queries see every entry. The error is 0 for a head without queries. If
 /// `expected` is all zeros, the error is 0 if `out` is all zeros, and 1 if not. Otherwise NaN in either makes
 /// the error NaN. Enqueues attend's launch and 1 more; does not wait. The order of sums is fixed. Rows and
-/// errors lie in the executor's memory; nothing aliases. Refuses what attend refuses, rows that are null, and
-/// fewer errors than sequences times query heads.
+/// errors must lie in the executor's memory, and must not overlap each other. Refuses what attend refuses,
+/// rows that are null, and fewer errors than sequences times query heads.
 ///
 /// Example: the output (2, 2) where (2, 0) is expected has the error 1.
 template <class Executor, class Ref, class Q>

@@ -40,17 +40,17 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 /// small sample (`last_queries(32)` of a prompt). For whole prompts observe is cheaper: its memory does not
 /// grow with queries x entries.
 ///
-/// query, out, lse, params and split are as for attend, probes as for observe. `memory` lies in executor
-/// memory, has at least observed_floats() elements and aliases nothing. Its contents are unspecified
+/// query, out, lse, params and split are as for attend, probes as for observe. `memory` must lie in executor
+/// memory, have at least observed_floats() elements, and overlap nothing else. Its contents are unspecified
 /// afterwards, and calls on the same executor may reuse it at once. Enqueues attend's launches and 2 more on
 /// the cache's executor; does not wait. Allocates nothing but scratch. The cache's rule for threads holds.
 /// Outputs and log-sum-exps are the same bits as attend's. Scores on the host, and in the generic forms
 /// everywhere, are the same bits as those of attend followed by observe; in the tuned forms of devices they
-/// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory.
-/// If the score needs queries (score::expected_attention, score::chunk_attention), this is attend, then
-/// observe. `memory` must have observed_floats() elements in this case too; only the log-sum-exps lie there.
-/// Refuses what attend and observe refuse, memory too small, and policies that share entries (EMS): their
-/// members have logits of their own. A refused call leaves the cache as it was.
+/// differ by the rounding of logits. If the score needs no attention, this is attend and needs no memory. If
+/// the score needs queries (score::expected_attention, score::chunk_attention), this is attend, then observe.
+/// `memory` must have observed_floats() elements in this case too; only the log-sum-exps lie there. Refuses
+/// what attend and observe refuse, memory too small, and policies that share entries (EMS): their members
+/// have logits of their own. A refused call leaves the cache as it was.
 template <class Cache, class Q, class Out>
 status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},

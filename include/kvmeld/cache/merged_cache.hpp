@@ -86,10 +86,10 @@ inline namespace KVMELD_ABI {
 /// `resume` copy a sequence, for which they also allocate memory of the executor.
 ///
 /// *Refusals.* A call refuses bad arguments by throwing kvmeld::invalid_argument, or, if exceptions are off,
-/// by returning a status with the same text. A refused call leaves the cache as it was. So does a call that
-/// runs out of memory: it makes room for all its launches before the first one, and changes what the host
-/// knows (lengths, bounds) after it has enqueued the last one. A lack of executor memory is a refusal. A lack
-/// of host heap memory is std::bad_alloc.
+/// by returning a status with the same text. A call that is refused or runs out of memory leaves the cache as
+/// it was: it makes room for all its launches before the first one, and changes what the host knows (lengths,
+/// bounds) after it has enqueued the last one. A lack of executor memory is a refusal. A lack of host heap
+/// memory is std::bad_alloc.
 ///
 /// *Order.* On the host a call has done its work when it returns. On devices a call that *enqueues* puts its
 /// launches on the executor's stream, in the order of the calls, and a call that *waits* waits for that
@@ -215,8 +215,8 @@ public:
   /// As append(sequences, counts), without a launch: a kernel of the engine calls append_in_kernel for each
   /// of these sequences. The cache checks the call and notes what the host has to know. Make no other call of
   /// the cache before that kernel is enqueued, except attention. (If launches are immediate, the engine calls
-  /// append_in_kernel after this call.) Enqueues nothing; does not wait. It is refused where the bound of a
-  /// length leaves no room.
+  /// append_in_kernel after this call.) Enqueues nothing; does not wait. Refuses counts for which the bound
+  /// of a length leaves no room.
   status append(index_list sequences, index_list counts, in_kernel_t);
   /// As commit(sequences, device_list), without a launch: a kernel of the engine calls commit_in_kernel for
   /// each of these sequences. Enqueues nothing; does not wait.
@@ -224,9 +224,9 @@ public:
   /// Goes back to the first `tokens` tokens seen: forgets the entries at positions from `tokens` on. The
   /// result is exact. Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among
   /// those to forget, and pending entries. The scores of entries that stay still contain the attention of
-  /// forgotten queries. Warnings stay. Enqueues 2 launches. Waits only if launches are not immediate and it
-  /// goes back to before a gap that drop_positions or shift left, or the host has only a bound of the tokens.
-  /// A call that has to wait cannot be recorded.
+  /// forgotten queries. Warnings stay. Enqueues 2 launches. If launches are not immediate, the call waits in
+  /// two cases: it goes back to before a gap that drop_positions or shift left, or the host has only a bound
+  /// of the tokens. A call that has to wait cannot be recorded.
   ///
   /// Example: 8 tokens were seen, and 6 of them when the sequence was compressed. `truncate(0, 7)` forgets
   /// one entry of every track. `truncate(0, 5)` is refused.
@@ -240,17 +240,17 @@ public:
   ///
   /// `tokens`, and so the next position and budgets by ratio, stay. Positions do not close up: a gap is left,
   /// which shift(sequence, first - last, rope, last) or renumber closes. compressed_at stays, so truncate can
-  /// still go back to any token that came after the last compression, dropped ones too. With options.padded
-  /// it becomes the tokens seen if empty slots fill up a track. Rounds, warnings and stats stay. Queries that
-  /// are observed or attend together afterwards must be of tokens from `last` on.
+  /// still go back to any token that came after the last compression, dropped ones too. With options.padded,
+  /// compressed_at becomes the tokens seen if empty slots fill up a track. Rounds, warnings and stats stay.
+  /// Queries that are observed or attend together afterwards must be of tokens from `last` on.
   ///
   /// Refuses pending entries, a range that is not within [0, tokens seen], frozen entries in the range, and
   /// rows there or behind that may not be written. If the host cannot ask the layout, entries up to the last
   /// such row stay and leave warning::undropped. Enqueues the launches of a compression without rounds. Takes
-  /// O(entries) work, and no memory besides the workspace. Waits only if launches are not immediate and
-  /// entries are frozen, or the host has only a bound of the tokens. Where it may drop compressed entries,
-  /// the host has bounds of the lengths afterwards, until sync_lengths or a report. Cannot be recorded.
-  /// Forgets the plan made last.
+  /// O(entries) work, and no memory besides the workspace. If launches are not immediate, the call waits in
+  /// two cases: entries are frozen, or the host has only a bound of the tokens. Where it may drop compressed
+  /// entries, the host has bounds of the lengths afterwards, until sync_lengths or a report. Cannot be
+  /// recorded. Forgets the plan made last.
   ///
   /// Example: a track has the positions 0, 2, 4, 5, 6, 7, and position 2 has degree 3. `drop_positions(1, 1,
   /// 5)` drops positions 2 and 4, and with them 4 tokens. `tokens(1)` stays 8.
@@ -272,9 +272,9 @@ public:
   /// Enqueues 1 launch, and with fork_rows::copy 2 more that copy O(entries) rows per track. With `frozen`
   /// above 0 it waits as `freeze` does; else it does not wait. Cannot be recorded.
   ///
-  /// Example: sequence 0 has 6 entries in a track, and 8 tokens were seen. After `fork(0, 1)` so has sequence
-  /// 1, with rows of its own. After `fork(0, 1, 4)` slots 0 to 3 are frozen in both, and rows 4 and 5 are
-  /// copied.
+  /// Example: sequence 0 has 6 entries in a track, and 8 tokens were seen. After `fork(0, 1)` sequence 1 has
+  /// the same, with rows of its own. After `fork(0, 1, 4)` slots 0 to 3 are frozen in both, and rows 4 and 5
+  /// are copied.
   status fork(std::uint32_t from, std::uint32_t into, std::uint32_t frozen = 0, sequence_id id = {},
               fork_rows how = fork_rows::copy);
   /// Shifts a context: entries at positions from `first` on, and the next token, move by `offset` positions.
@@ -295,9 +295,9 @@ public:
   /// Gives the entries positions without gaps: the newest entry of every track comes to longest - 1, the one
   /// before it to longest - 2, and so on, where `longest` is the length of the longest track. The next token
   /// has position `longest`. So an engine can go on as if the entries were all that was read. If all degrees
-  /// are 1 and all heads equally long, they are an ordinary short cache. Keys that lie rotated as `rope` says
-  /// turn in place, each by as much as its position changes. Leave `rope` inactive if keys lie unrotated or
-  /// the engine rotates them itself. For example, the positions 0, 2, 4, 5, 6, 7 become 0 to 5.
+  /// are 1 and all heads equally long, the entries are an ordinary short cache. Keys that lie rotated as
+  /// `rope` says turn in place, each by as much as its position changes. Leave `rope` inactive if keys lie
+  /// unrotated or the engine rotates them itself. For example, the positions 0, 2, 4, 5, 6, 7 become 0 to 5.
   ///
   /// Unlike `shift` this changes logits, because entries come closer to each other and to later queries. An
   /// entry keeps its distance to the next token if no later token of its track was evicted or merged. Tokens
@@ -325,14 +325,14 @@ public:
   template <class Entry, class Index>
   status export_page_metadata(index_list sequences, page_metadata<Entry, Index> const& notes);
   /// Starts a sequence on pages that hold entries already, merged or not: pages that were swapped in,
-  /// received, or are shared with other sequences (`freeze` these). `entries` is the length_bound at the time
-  /// of writing. A smaller number adopts only the beginning. `tokens` is the number of tokens seen, which is
-  /// the next position. `notes` describe the first `entries` entries of every track. They are page_metadata,
-  /// as export_page_metadata wrote it, or entry_metadata if degrees and positions lie in plain arrays.
-  /// Lengths, degrees and positions come from the notes. On devices the host knows bounds until the next
-  /// report. Scores begin anew. `truncate` cannot go below `tokens`. Enqueues 2 launches; does not wait.
-  /// Takes O(capacity) work per track. Refuses `entries` above the capacity or (unless options.padded) above
-  /// `tokens`, and policies that share entries. Cannot be recorded.
+  /// received, or are shared with other sequences (`freeze` these). `entries` is the length_bound that the
+  /// sequence had when its notes were written. A smaller number adopts only the first entries. `tokens` is
+  /// the number of tokens seen, which is the next position. `notes` describe the first `entries` entries of
+  /// every track. They are page_metadata, as export_page_metadata wrote it, or entry_metadata if degrees and
+  /// positions lie in plain arrays. Lengths, degrees and positions come from the notes. On devices the host
+  /// knows bounds until the next report. Scores begin anew. `truncate` cannot go below `tokens`. Enqueues 2
+  /// launches; does not wait. Takes O(capacity) work per track. Refuses `entries` above the capacity or
+  /// (unless options.padded) above `tokens`, and policies that share entries. Cannot be recorded.
   template <class Notes>
   status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens, Notes const& notes,
                sequence_id id = {});
@@ -349,13 +349,13 @@ public:
   /// of the batch][query head][query][key_dim] and `lse` [sequence][query head][query], the log-sum-exps as
   /// attention::attend gives them (natural logarithms, or in_base_two(rows); degrees and sink included). It
   /// does not read rows of queries outside the sample. A score that absorbs queries
-  /// (score::expected_attention) reads the queries, their positions and `params.scale` alone. If it keeps no
-  /// attention besides, `lse` may be empty, and the call does not read keys. A score of attention inside
+  /// (score::expected_attention) reads only the queries, their positions and `params.scale`. If such a score
+  /// keeps no attention, `lse` may be empty, and the call does not read keys. A score of attention inside
   /// chunks (score::chunk_attention) reads queries and keys; `lse` may be empty. `params.causal`,
   /// `params.window` and `params.sink` have no effect then. Enqueues 2 or 3 launches; does not wait. Takes
   /// O(sampled queries x entries x key_dim) work per query head, or no `entries` for a score that only
-  /// absorbs queries. Refuses pending entries, more queries than a track has entries (with
-  /// options.padded: than tokens came since the last compression), and null rows that it would read.
+  /// absorbs queries. Refuses pending entries, more queries than a track has entries (with options.padded:
+  /// than tokens came since the last compression), and null rows that it would read.
   ///
   /// Example: the last query has the logits 0, 0 and ln 2 on the three entries of a track, so its log-sum-exp
   /// is ln 4. H2O's score of the entries grows by 1/4, 1/4 and 1/2.
@@ -397,8 +397,8 @@ public:
   /// Preconditions: nothing is pending, and a policy that ranks by attention has observed every layer since
   /// the sequence was opened. No track is above its budget afterwards. If merging alone cannot bring a track
   /// there (rows with NaN or infinity, too few similar entries), the entries with the lowest scores are
-  /// evicted, and warning::evicted_fallback says so. With shortfall::keep nothing is evicted for that: the
-  /// track stays longer and gets warning::budget_unreached. Rows that a layout refuses to write stay, too; on
+  /// evicted, and warning::evicted_fallback says so. With shortfall::keep these entries stay: the track
+  /// remains longer and gets warning::budget_unreached. Rows that a layout refuses to write stay, too; on
   /// devices they may keep a track above its budget (see `exact`). Entries keep their order. V rows behind
   /// the new length become zeros where options ask for it. Enqueues a fixed number of launches per wave and
   /// round; does not wait. Takes O(entries) work for each round, and what the identifier compares. Needs no
@@ -429,9 +429,10 @@ public:
   /// True if the host knows the lengths that `compress` leaves with budgets per head. This holds for policies
   /// that only evict. It also holds for merging policies that meet their budget, with
   /// shortfall::evict_lowest: then the fallback evicts what rows with NaN or infinity leave above the budget.
-  /// In all other cases, and whenever tracks share their budgets, call sync_lengths to know the lengths. It
-  /// never holds on devices if a layout may refuse to write rows (`shared` of pool_pages): until sync_lengths
-  /// or a report, the host then takes every length for what it was before the compression. Does not wait.
+  /// In all other cases, and whenever tracks share their budgets, call sync_lengths to know the lengths. On
+  /// devices `exact` is false if a layout may refuse to write rows (`shared` of pool_pages): until
+  /// sync_lengths or a report, the host then takes every length for what it was before the compression. Does
+  /// not wait.
   bool exact(shortfall fallback = shortfall::evict_lowest) const {
     return (immediate || writes_all) && detail::is_exact(policy_, fallback);
   }
@@ -447,8 +448,9 @@ public:
   plan_ref const& current_plan() const { return arrays_.workspace.plan; }
   /// The tracks of the plan made last, in its order. The list lies in host memory. Does not wait.
   work_list planned_work() const { return plan_work(planned_.data(), planned_.size()); }
-  /// What the plan made last was made from, until the next call of plan, apply or compress. Read it through
-  /// kvmeld/cache/plan_readings.hpp, which prints plans, too.
+  /// The wave that the plan made last was computed in: its roles, scores and candidates. They are valid until
+  /// the next call of plan, apply or compress. Read them through kvmeld/cache/plan_readings.hpp, which prints
+  /// plans, too.
   wave_ref const& planned_wave() const { return arrays_.workspace.wave; }
 
   // ---- reports and stats ------------------------------------------------------------------------
@@ -479,9 +481,9 @@ public:
   /// Returns true once when the requested stats have arrived; then stats() returns them. Does not wait.
   /// Always true if launches are immediate.
   bool stats_ready();
-  /// The stats of a track as of the last arrived request that listed its sequence. Earlier requests stay
-  /// visible, also after the sequence was closed or opened again. For a sequence that no request listed,
-  /// counts are zero and all mass is retained. Does not wait. Refuses caches without options.stats.
+  /// The stats of a track as of the last arrived request that listed its sequence. Stats of earlier requests
+  /// stay visible, also after the sequence was closed or opened again. For a sequence that no request listed,
+  /// counts are 0 and mass_retained is 1. Does not wait. Refuses caches without options.stats.
   cache_stats stats(std::uint32_t layer, std::uint32_t sequence, std::uint32_t kv_head) const;
   /// The stats of all layers and heads of a sequence, summed. Does not wait.
   stats_sum stats(std::uint32_t sequence) const;
@@ -499,13 +501,14 @@ public:
   /// Returns the bytes in a vector. If exceptions are off, a refused call returns an empty vector. Waits as
   /// saved_bytes does.
   std::vector<std::byte> save(std::uint32_t sequence) const;
-  /// Opens `sequence` as the sequence that was saved, in this or another cache in which it goes on alike.
-  /// `from` are the bytes of `save`, in host memory. Layers, heads, channels, element types, policy, what the
-  /// score's numbers depend on (kept_facts), options.scope, ignore_degree, padded, members, first_layer and
-  /// first_kv_head have to agree; capacity, number of sequences, layouts and the other options may differ.
-  /// options.bias has to suit the degrees. The engine restores K and V rows. Allocates a ledger of one
-  /// sequence to check the bytes before it uses them. If launches are not immediate, it enqueues a copy, and
-  /// may wait. Refuses bytes that are not whole, were changed, or do not fit. Cannot be recorded.
+  /// Opens `sequence` in the state that was saved, in this cache or another one. The sequence then continues
+  /// as it would have without the save. `from` are the bytes of `save`, in host memory. Layers, heads,
+  /// channels, element types, policy, what the score's numbers depend on (kept_facts), options.scope,
+  /// ignore_degree, padded, members, first_layer and first_kv_head have to agree; capacity, number of
+  /// sequences, layouts and the other options may differ. options.bias has to suit the degrees. The engine
+  /// restores K and V rows. Allocates a ledger of one sequence to check the bytes before it uses them. If
+  /// launches are not immediate, it enqueues a copy, and may wait. Refuses bytes that are not whole, were
+  /// changed, or do not fit. Cannot be recorded.
   ///
   /// Example: a track has 6 entries, and 8 tokens were seen. `resume(2, c.save(1))` gives sequence 2 the 6
   /// entries with their degrees, positions and scores. The engine copies rows 0 to 5 of the track.

@@ -78,8 +78,8 @@ public:
   /// Starts a sequence on pages that hold entries, from numbers beside the pages. Enqueues; does not wait.
   virtual status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
                        page_metadata<> const& notes, sequence_id id = {}) = 0;
-  /// The same, from plain arrays: a row of entries per layer and KV head, or one row. Enqueues; does not
-  /// wait.
+  /// Starts such a sequence with degrees and positions from plain arrays: a row of entries per layer and KV
+  /// head, or one row. Enqueues; does not wait.
   virtual status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens,
                        entry_metadata const& notes, sequence_id id = {}) = 0;
   /// Opens `into` as a copy of `from`. Enqueues; with `frozen` above 0 it waits for lengths that the host
@@ -102,11 +102,12 @@ public:
   virtual status renumber(std::uint32_t sequence, rope_params const& rope = {}) = 0;
   /// Adds `counts[i]` pending entries to `sequences[i]`. Enqueues; does not wait.
   virtual status append(index_list sequences, index_list counts) = 0;
-  /// The same, but compresses full sequences first. Enqueues; does not wait.
+  /// Adds `counts[i]` pending entries, but first compresses sequences that are full. Enqueues; does not wait.
   virtual status append(index_list sequences, index_list counts, when_full const& full) = 0;
   /// Keeps the first `accepted[i]` pending entries of `sequences[i]`. Enqueues; does not wait.
   virtual status commit(index_list sequences, index_list accepted) = 0;
-  /// The same, with counts on the device. Enqueues; does not wait.
+  /// Keeps the first `accepted[i]` pending entries, with counts that lie on the device. Enqueues; does not
+  /// wait.
   virtual status commit(index_list sequences, device_list accepted) = 0;
   /// Notes what a kernel of the engine appends. Enqueues nothing; does not wait.
   virtual status append(index_list sequences, index_list counts, in_kernel_t) = 0;
@@ -195,7 +196,7 @@ public:
   virtual std::size_t saved_bytes(std::uint32_t sequence) const = 0;
   /// Writes what the ledger knows of a sequence to host memory. Waits on devices.
   virtual status save(std::uint32_t sequence, span<std::byte> out) const = 0;
-  /// The same, in a vector. Waits on devices.
+  /// Returns in a vector what `save` writes. Waits on devices.
   virtual std::vector<std::byte> save(std::uint32_t sequence) const = 0;
   /// Opens a sequence as it was saved. Enqueues, and may wait on devices.
   virtual status resume(std::uint32_t sequence, span<std::byte const> from) = 0;

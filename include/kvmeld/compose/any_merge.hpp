@@ -32,7 +32,7 @@ template <class... Merges> class any_merge_of : public any_part<merge_facts, Mer
   static constexpr bool together =
       stated_facts<merge_facts, Merge>.cooperative && !stated_facts<merge_facts, Merge>.spreads;
 
-  /// The buffers of one merge function; nothing if it has none. They are named by the merge function, because
+  /// The buffers of one merge function; empty if it has none. They are named by the merge function, because
   /// two of them may have buffers of one type.
   template <class Team, class Merge, bool = together<Merge>> struct own_buffers {};
   template <class Team, class Merge> struct own_buffers<Team, Merge, true> {

@@ -279,7 +279,7 @@ inline status read_policy(std::string const& text, composed& out, rope_params co
                           std::vector<float>* frequencies = nullptr) {
   return raise(detail::read_policy_problem(text, rope, out, frequencies));
 }
-/// The same, where the program knows the rotation.
+/// Makes a policy from a text for a model whose rotation the program knows.
 inline status read_policy(std::string const& text, composed& out, rope_params const& rope,
                           std::vector<float>* frequencies = nullptr) {
   return raise(detail::read_policy_problem(text, &rope, out, frequencies));

@@ -35,7 +35,7 @@ template <class T> KVMELD_HD T read_aligned(void const* from) {
   return x;
 #endif
 }
-/// Writes such an object.
+/// Writes an object whose address is a multiple of its size.
 template <class T> KVMELD_HD void write_aligned(void* to, T x) {
 #if defined(__CUDA_ARCH__)
   *static_cast<T*>(to) = x;
@@ -61,7 +61,7 @@ KVMELD_HD inline std::uint32_t trailing_zeros(std::uint32_t x) { return count_bi
 /// False for NaN and infinities. Reads exponent bits: std::isfinite is constant under -ffast-math.
 KVMELD_HD inline bool is_finite(float x) { return (float_bits(x) & 0x7f800000u) != 0x7f800000u; }
 
-/// The same for a double.
+/// False for a double that is NaN or infinite.
 inline bool is_finite(double x) {
   std::uint64_t u;
   std::memcpy(&u, &x, sizeof u);

@@ -179,9 +179,9 @@ struct pins {
   KVMELD_HD constexpr std::uint32_t total() const { return sinks + recents + heavy; }
 };
 
-/// Resolves quantities in the order sinks, recents, heavy. The whole frozen beginning, and what may not be
-/// written, is pinned, even where it is longer than the sinks. Shares of the budget are shares of what it
-/// leaves, so that a text that sequences share does not take the room of their recent entries.
+/// Resolves quantities in the order sinks, recents, heavy. The whole beginning that is frozen or may not be
+/// written is pinned, even where it is longer than the sinks. Shares of the budget are shares of what this
+/// beginning leaves. So a text that sequences share does not take the room of their recent entries.
 KVMELD_HD inline pins resolve_pins(quantity sinks, quantity recents, quantity heavy, std::uint32_t length,
                                    std::uint32_t limit, std::uint32_t frozen) {
   pins p{};

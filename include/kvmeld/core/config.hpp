@@ -12,14 +12,15 @@
 #define KVMELD_VERSION_PATCH 0
 
 // C++ has no word for "callable from host and device", so this is a macro.
-/// Stands before a function. Makes the function callable from host and device, if the compiler knows both.
+/// Written in front of a function, this macro makes it callable from host and device, if the compiler knows
+/// both.
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define KVMELD_HD __host__ __device__
 #else
 #define KVMELD_HD
 #endif
-/// Stands before a KVMELD_HD template that calls functions of its template arguments. Such a function may be
-/// for the host alone or for the device alone. nvcc does not warn of it then.
+/// Written in front of a KVMELD_HD template that calls functions of its template arguments. Such a function
+/// may be for the host alone or for the device alone; this macro keeps nvcc from warning of it.
 #if defined(__CUDACC__) && defined(__NVCC__)
 #define KVMELD_CALLS_ARGUMENTS _Pragma("nv_exec_check_disable")
 #else

@@ -133,7 +133,7 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t& sequence_state(std::uint32_t sequence, std::uint32_t w) const {
     return sequence_words[std::size_t{sequence} * sequence_word::count + w];
   }
-  /// The first of the tokens at the end of a sequence that have an entry each in every track.
+  /// The first token from which on every token of a sequence has an entry of its own in every track.
   KVMELD_HD std::uint32_t one_entry_each_from(std::uint32_t sequence) const {
     std::uint32_t const merged = sequence_state(sequence, sequence_word::compressed_at),
                         gap = sequence_state(sequence, sequence_word::gap_end);
@@ -156,7 +156,7 @@ struct ledger_ref {
   /// What attention adds to the entry's logit: log_of_degree, or 0 for every entry held if degrees are
   /// ignored.
   KVMELD_HD float log_degree(track t, slot_t s) const { return log_degree(degree[at(t, s)]); }
-  /// The same for an entry of degree d.
+  /// What attention adds to the logit of an entry of degree d.
   KVMELD_HD float log_degree(float d) const { return log_of_degree(ignore_degree && d > 0.0f ? 1.0f : d); }
   /// Tokens of a sequence, pending ones included: the position of the next one.
   KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }

@@ -37,7 +37,7 @@ public:
   KVMELD_HD constexpr T* data() const { return data_; }
   /// Number of elements.
   KVMELD_HD constexpr std::size_t size() const { return size_; }
-  /// Whether there are none.
+  /// Whether the span has no element.
   KVMELD_HD constexpr bool empty() const { return size_ == 0; }
   /// Element i, unchecked.
   KVMELD_HD constexpr T& operator[](std::size_t i) const { return data_[i]; }

@@ -28,7 +28,7 @@ enum class anchor_rule : std::uint8_t {
   chain,  ///< its newer neighbour (the reading |i - j| = 1 of the second version)
 };
 
-/// Rows of a scan's block: one per lane. A single lane handles several rows at once where it can.
+/// Rows of a scan's block: one per lane. A single lane takes 16 rows at once.
 KVMELD_HD constexpr std::uint32_t scan_rows(std::uint32_t lanes) { return lanes == 1 ? 16 : lanes; }
 /// Scratch of a scan over rows of `dim` channels, in bytes.
 KVMELD_HD constexpr std::size_t consecutive_scan_scratch(std::uint32_t dim, std::uint32_t lanes) {

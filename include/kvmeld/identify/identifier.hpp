@@ -32,14 +32,15 @@ inline namespace KVMELD_ABI {
 /// - `tiles(shape)`, `scratch_bytes(shape, lanes)`: tiles per track of `propose`, and scratch of a tile
 /// - `propose(tile)`: reads rows through a proposal_tile and writes candidates, which `admit` finds
 ///
-/// `std::string problem_for(shape)`, optional: why it does not work for caches of this shape.
+/// `std::string problem_for(shape)`, optional: returns why the identifier does not work for caches of this
+/// shape; empty if it does.
 ///
 /// Everything else it states in its `facts` (identify_facts).
 ///
-/// `std::uint32_t max_rounds(length, limit)`, optional: after how many rounds `compress` is done with a track
-/// of `length` entries, if it repeats; by default as many as entries have to go. `likely_rounds(length,
-/// limit, outside)`, optional: a number that `compress` hardly ever exceeds if `outside` entries are pinned
-/// or frozen; by default max_rounds.
+/// `std::uint32_t max_rounds(length, limit)`, optional, if it `repeats`: the most rounds that `compress`
+/// takes for a track of `length` entries and the budget `limit`. The default is one round for each entry that
+/// has to go. `likely_rounds(length, limit, outside)`, optional: a number of rounds that is enough for almost
+/// every track in which `outside` entries are pinned or frozen. The default is max_rounds.
 namespace identify_uses {
 template <class I> using tiles = decltype(static_cast<std::uint32_t>(contract::some<I>().tiles(shape{})));
 template <class I>

@@ -9,8 +9,8 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace identify {
 
-/// Proposes and admits nothing. An identifier that derives from it has to state its own facts if it asks for
-/// live entries.
+/// Proposes and admits nothing. A struct that derives from `none` and calls round.live() has to state facts
+/// of its own with `reads_live`.
 struct none {
   static constexpr char const* name = "none";
   static constexpr identify_facts facts =
@@ -22,8 +22,8 @@ struct none {
 
 /// Drops every mergeable entry that has no other fate yet. The selector decides how many these are, so the
 /// budget is met exactly if the selector's quantities fill it. Rows with NaN or infinity may drop like any
-/// other row, because nothing is computed from them. An identifier that derives from it has to state
-/// its own facts if it asks for live entries.
+/// other row, because nothing is computed from them. A struct that derives from `evict_rest` and calls
+/// round.live() has to state facts of its own with `reads_live`.
 struct evict_rest {
   static constexpr char const* name = "evict_rest";
   static constexpr identify_facts facts = changed_facts(

@@ -74,7 +74,8 @@ public:
     static_assert(reads_rows, "kvmeld: similarity reads keys: state `needs_keys`, and have no `propose`");
     return row_cosine(keys_in(rows_), where(), slot(i), slot(j));
   }
-  /// The same for values. The identifier also states `needs_values`.
+  /// Cosine of the values of the live entries `i` and `j`, as `similarity` has it for keys. The identifier
+  /// also states `needs_values`.
   KVMELD_HD float value_similarity(std::uint32_t i, std::uint32_t j) const {
     static_assert(reads_rows, "kvmeld: value_similarity reads values: state `needs_values`");
     return row_cosine(rows_.values, where(), slot(i), slot(j));
@@ -82,7 +83,8 @@ public:
 
   /// Live entry `i` becomes part of live entry `into`, which stays. The merge function weighs them.
   KVMELD_HD void merge(std::uint32_t i, std::uint32_t into) { merge_slot(slot(i), slot(into)); }
-  /// The same for an identifier that states `gives_similarity`.
+  /// Merges like merge(i, into), and stores the similarity of the two. The identifier states
+  /// `gives_similarity`.
   KVMELD_HD void merge(std::uint32_t i, std::uint32_t into, float similarity) {
     merge_slot(slot(i), slot(into));
     wave_.similarity(item_, slot(i)) = similarity;
@@ -94,8 +96,9 @@ public:
   KVMELD_HD void propose(std::uint32_t i, std::uint32_t into, float similarity) {
     candidates()[i] = {order_key(similarity), slot(i), slot(into)};
   }
-  /// Merges the `most` proposals with the highest similarity. Equal ones: the older entry goes first. No
-  /// entry may be proposed both as `i` and as `into`. Collective; barrier at the beginning and at the end.
+  /// Merges the `most` proposals with the highest similarity. If similarities are equal, the older entry
+  /// merges first. No entry may be proposed both as `i` and as `into`. Collective; barrier at the beginning
+  /// and at the end.
   KVMELD_HD void merge_best(std::uint32_t most) {
     team_.sync();
     merge_best_of(live(), most, 1);
@@ -223,9 +226,9 @@ public:
   KVMELD_HD Team const& team() const { return team_; }
   /// Rows of the keys, or kv{keys, values} if the identifier needs values. load_tile reads them as floats.
   KVMELD_HD Rows const& rows() const { return rows_; }
-  /// The wave, and the tile in it.
+  /// The wave that the tile belongs to.
   KVMELD_HD wave_ref const& wave() const { return wave_; }
-  /// See above.
+  /// The tile itself: its track, and its number in the track.
   KVMELD_HD tile const& here() const { return tile_; }
   /// The same tile with other rows.
   template <class Other> KVMELD_HD proposal_tile<Team, Other> with_rows(Other const& rows) const {

@@ -57,7 +57,7 @@ public:
   static_assert(has_plain_rows<Scales>::value, "kvmeld::nvfp4_rows: scales have plain rows (addressed_rows)");
   static constexpr std::uint32_t block_channels = 16;  ///< channels that share a scale
 
-  /// Codes and their scales, both over the same shape. `scale`, of the tensor, is above 0.
+  /// Codes and their scales, both over the same shape. `scale`, that of the tensor, must be above 0.
   nvfp4_rows(Codes codes, Scales scales, float scale = 1.0f)
       : base(codes, scales, code_order::neighbours), scale_(scale) {}
 

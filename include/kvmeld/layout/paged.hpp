@@ -22,7 +22,8 @@ inline namespace KVMELD_ABI {
 
 /// Where the pages of a track are listed. A track's row is sequence * sequence_stride + layer * layer_stride
 /// + head * head_stride. Its i-th page is entries[row + i], or with `first` (CSR) entries[first[row] + i].
-/// The arrays lie in memory that phases can read. `sequence` is the cache's sequence, not a place in a batch.
+/// The arrays must lie in memory that phases can read. `sequence` is the cache's sequence, not a place in a
+/// batch.
 template <class Entry, class Index = std::int32_t> struct page_table {
   Entry const* entries = nullptr;                                       ///< page numbers or pointers
   std::int64_t sequence_stride = 0, layer_stride = 0, head_stride = 0;  ///< in entries; CSR: in rows

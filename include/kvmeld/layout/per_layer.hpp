@@ -13,12 +13,12 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array has a layout for
-/// every layer of the group. It lies in memory that phases can read (of the device, for a CUDA executor).
+/// Rows of layer l are those of `layers[l]`, a layout over a shape of one layer. The array must have a layout
+/// for every layer of the group, and lie in memory that phases can read (of the device, for a CUDA executor).
 /// When tensors move, the engine rewrites the array, in order with launches. Base pointers, strides and
-/// tables may differ from layer to layer; the number of channels and the capacity may not. Each access
-/// to a row or a run first loads the layout of the layer from memory. `Layout` has plain rows. For groups of
-/// channels: tiled(per_layer(..), width).
+/// tables may differ from layer to layer; the number of channels and the capacity may not. Each access to a
+/// row or a run first loads the layout of the layer from memory. `Layout` must have plain rows
+/// (has_plain_rows). For groups of channels: tiled(per_layer(..), width).
 template <class Layout>
 class per_layer : public addressed_rows<per_layer<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,

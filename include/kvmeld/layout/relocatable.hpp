@@ -14,10 +14,11 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// The layout that lies at `at`, in memory that phases can read (of the device, for a CUDA executor). When
-/// the engine reallocates tensors or block tables, it rewrites the layout there, in order with launches. Base
-/// pointers, strides and table pointers may change; the number of channels may not. Each access to a row or a
-/// run first loads the layout from memory. `Layout` has plain rows.
+/// The layout that lies at `at`. It must lie in memory that phases can read (of the device, for a CUDA
+/// executor). When the engine reallocates tensors or block tables, it rewrites the layout there, in order
+/// with launches. Base pointers, strides and table pointers may change; the number of channels may not. Each
+/// access to a row or a run first loads the layout from memory. `Layout` must have plain rows
+/// (has_plain_rows).
 template <class Layout>
 class relocatable : public addressed_rows<relocatable<Layout>, typename Layout::element_type> {
   static_assert(has_plain_rows<Layout>::value,

@@ -16,8 +16,8 @@ inline namespace KVMELD_ABI {
 
 /// Slot s of a track lies in row s of `Rows` if s is below `sinks`, else in row sinks + (s - sinks +
 /// start[sequence]) mod (capacity - sinks). Slots are thus in the order of their tokens, wherever the ring
-/// begins. `start` lies in memory that phases can read; null means 0 for all sequences. A compression moves
-/// entries, but leaves `start` as it is.
+/// begins. `start` must lie in memory that phases can read; null means 0 for all sequences. A compression
+/// moves entries, but leaves `start` as it is.
 template <class Rows> class ring : public addressed_rows<ring<Rows>, typename Rows::element_type> {
   static_assert(has_plain_rows<Rows>::value, "kvmeld::ring: Rows has no plain rows (addressed_rows)");
 
@@ -27,7 +27,7 @@ public:
   static constexpr int channel_run = Rows::token_run == 0 ? 1 : Rows::channel_run;
   static constexpr int token_run = 1;
 
-  /// `capacity` is above `sinks`.
+  /// `capacity` must be above `sinks`.
   ring(Rows rows, std::uint32_t capacity, std::uint32_t sinks = 0, std::uint32_t const* start = nullptr)
       : rows_(rows), start_(start), capacity_(capacity), sinks_(sinks) {}
 

@@ -20,7 +20,7 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 /// x = scale * code, with one scale for the whole tensor: vLLM's and TensorRT-LLM's fp8 with k_scale or
-/// v_scale. Codes saturate (core/fp8.hpp). If `saturated` is given, it counts the codes that did. It lies in
+/// v_scale. Codes saturate (core/fp8.hpp). `saturated`, if given, counts the codes that do. It must lie in
 /// memory that phases can write.
 template <class Codes> class scaled : public detail::coded_rows<Codes> {
 public:
@@ -30,7 +30,7 @@ public:
   /// How codes convert to float and back.
   using traits = element_traits<element_type>;
 
-  /// `scale` is above 0.
+  /// `scale` must be above 0.
   scaled(Codes codes, float scale, std::uint32_t* saturated = nullptr)
       : base{codes}, scale_(scale), inverse_(1.0f / scale), saturated_(saturated) {}
 

@@ -51,8 +51,8 @@ type_over<Score, Select> over(Select select, Score score = {}) {
 }
 
 /// CaM over StreamingLLM: half of the budget is sinks, the rest recents. With budget::ratio(0.2) these are
-/// 0.1 + 0.1 of the context, as in the authors' examples. For PG-19 (section 4.1) use budget::entries(1024)
-/// and sinks quantity::entries(4).
+/// 0.1 + 0.1 of the context, as in the authors' examples. The paper's setting for the PG-19 books (section
+/// 4.1) is budget::entries(1024) with sinks quantity::entries(4).
 inline type over_streaming_llm(quantity sinks = quantity::of_budget(0.5)) {
   return over(select::sinks_and_recents{sinks, quantity::rest_of_budget()});
 }

@@ -34,12 +34,12 @@ form<Merge> with(quantity local, std::uint32_t window, float tau, double magnifi
 }
 }  // namespace detail
 
-/// As printed (section 4.2): the last 32 entries stay, and the rest of the budget is centres. Three times the
-/// budget more lives on as members of the centre that their key and value resemble (tau 0.6). Everything else
-/// is dropped. Needs a shared_ref for attention, and options.members of members_for(budget). During
-/// generation, compress again whenever the trigger is due. Entries that left the window then compete for the
-/// places of centres, the least important centres move into others with their members, and the least
-/// important members are dropped.
+/// As printed (section 4.2): the last 32 entries stay, and the rest of the budget is centres. Of the next
+/// best tokens, up to three times the budget become members of the centre that their key and value resemble
+/// (tau 0.6). Everything else is dropped. Needs a shared_ref for attention, and options.members of
+/// members_for(budget). During generation, compress again whenever the trigger is due. Entries that left the
+/// window then compete for the places of centres, the least important centres move into others with their
+/// members, and the least important members are dropped.
 inline shared_type shared(quantity local = quantity::entries(32), std::uint32_t window = 32, float tau = 0.6f,
                           double magnification = 4.0) {
   return detail::with<merge::shared>(local, window, tau, magnification);

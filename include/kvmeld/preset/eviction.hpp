@@ -76,7 +76,8 @@ inline type defaults() {
 /// ChunkKV (Liu et al., "ChunkKV: Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM
 /// Inference", 2025): keeps chunks of neighbouring entries whole, the best by their mean score.
 namespace chunkkv {
-/// The given eviction policy, but by the means of chunks of `chunk` slots. The paper takes SnapKV's score.
+/// The given eviction policy, which now ranks chunks of `chunk` slots by their mean score. The paper takes
+/// SnapKV's score.
 template <class Score>
 policy<score::by_chunk<Score>, select::top, identify::evict_rest, merge::drop> over(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting, std::uint32_t chunk = 20) {
@@ -144,8 +145,8 @@ inline type for_budget(quantity recents = quantity::entries(0), quantity sinks =
 }
 }  // namespace kvzip
 
-/// KVzip+ (NVIDIA's kvpress 0.5.5): KVzip by what an entry adds to a query's output, in parts of the length
-/// of the query's hidden state. Show it 1 / |x| of the hidden states x as weights (score::max_output).
+/// KVzip+ (NVIDIA's kvpress 0.5.5): KVzip by what an entry adds to a query's output, divided by the norm of
+/// the query's hidden state x. Give the query sample the weights 1 / |x| (score::max_output).
 namespace kvzip_plus {
 /// As kvzip::for_budget. `projection` holds the model's W_O; without it, values count by their own length.
 template <class T = float>

@@ -22,18 +22,19 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
-/// What with_centroids makes of a score. Means are weighted by the attention that scores tell of; scores that
-/// only order entries leave their degrees.
+/// The policy that with_centroids makes of one with this score. Its means are weighted by attention if the
+/// score tells of amounts, and by degrees if the score only orders entries.
 template <class Score>
 using centroids_of = policy<Score, select::top, identify::centroids,
                             std::conditional_t<stated_facts<score_facts, Score>.gives == score_kind::order,
                                                merge::degree_weighted, merge::score_weighted>>;
 
-/// The policy that keeps the best `heavy` entries by the same score whole, and few sinks and recents; all
-/// others become centroids (identify::centroids), for which `heavy` leaves a tenth of the budget. Where
-/// tracks share a budget, each has that many centroids, however low its scores are: so no head loses all that
-/// it attended to. `rope` says how keys lie rotated: clusters are of keys as they were before. Needs a
-/// log-degree bias. Reaches its budget exactly.
+/// A policy that makes centroids of what `evicting` would evict. It keeps the best `heavy` entries by the
+/// same score whole, and few sinks and recents. All others become centroids (identify::centroids), for which
+/// `heavy` leaves a tenth of the budget. Where tracks share a budget, each track still has a tenth of its own
+/// budget for them, however low its scores are. So no head loses all that it attended to. `rope` says how
+/// keys lie rotated: clusters are of keys as they were before. Needs a log-degree bias. Reaches its budget
+/// exactly.
 template <class Score>
 centroids_of<Score> with_centroids(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting, rope_params const& rope,
@@ -49,8 +50,8 @@ centroids_of<Score> with_centroids(
 namespace learned {
 /// The parts.
 using type = policy<score::learned, select::top, identify::evict_rest, merge::drop>;
-/// `weights` are those of the model, `rope` says how keys lie rotated. The last entries stay: weights do not
-/// know them for what the next words follow from.
+/// `weights` are those of the model, `rope` says how keys lie rotated. The last entries stay, because their
+/// learned scores are too low for the words that come next.
 inline type with_weights(learned_weights const& weights, rope_params const& rope,
                          quantity recents = quantity::at_most(16, 0.125),
                          quantity sinks = quantity::at_most(4, 0.125)) {
@@ -60,7 +61,7 @@ inline type with_weights(learned_weights const& weights, rope_params const& rope
 
 /// Evicts by score::learned and Compactor's leverage of keys as they lie, which count alike. For engines
 /// whose heads share one plan (plan_scope::all_layers), where no head can keep what it alone needs: there
-/// leverage tells which tokens are of their own, and the blend keeps more than either score
+/// leverage finds the tokens that differ from all others, and the blend keeps more than either score
 /// (docs/engines/llama_cpp.md).
 namespace learned_leverage {
 /// The parts.

@@ -16,9 +16,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace preset {
 
-/// The policy that keeps the same sinks and recents, and the best `heavy` entries by the same score, and
-/// clusters all others into centroids with degrees (Chelsea's identifier) instead of evicting them. The
-/// centroids take what `heavy` leaves of the budget. Needs a log-degree bias. Reaches its budget exactly.
+/// A policy that clusters what `evicting` would evict. It keeps the same sinks and recents, and the best
+/// `heavy` entries by the same score. All others become centroids with degrees (Chelsea's identifier), which
+/// take the rest of the budget. Needs a log-degree bias. Reaches its budget exactly.
 template <class Score>
 policy<Score, select::top, identify::chunked_bipartite<admit::top_share>, merge::degree_weighted> merging(
     policy<Score, select::top, identify::evict_rest, merge::drop> const& evicting,

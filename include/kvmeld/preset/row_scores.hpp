@@ -46,8 +46,8 @@ inline type for_budget(quantity recents = quantity::at_most(32, 0.25),
                        quantity sinks = quantity::at_most(4, 0.25)) {
   return {{}, {sinks, recents, quantity::rest_of_budget()}, {}, {}};
 }
-/// The same of keys before their rotation, as in the paper. `rope` says how the engine rotated the keys that
-/// it stored.
+/// Takes the leverage of keys before their rotation, as in the paper. `rope` says how the engine rotated the
+/// keys that it stored.
 inline type with_rope(rope_params const& rope, quantity recents = quantity::at_most(32, 0.25),
                       quantity sinks = quantity::at_most(4, 0.25)) {
   type out = for_budget(recents, sinks);

@@ -88,8 +88,8 @@ inline void write(ledger_ref const& l, std::uint32_t sequence, terms const& own,
   std::memcpy(out, &h, sizeof h);
 }
 
-/// Fills the first bytes of `out`. Returns why it cannot if `out` is too small; empty if it can. The host can
-/// read `l`: nothing is enqueued.
+/// Fills the first bytes of `out`. Returns why it cannot if `out` is too small; empty if it can. The host
+/// must be able to read `l`. Enqueues nothing.
 inline std::string save(ledger_ref const& l, std::uint32_t sequence, terms const& own, span<std::byte> out) {
   std::size_t const bytes = bytes_of(l, sequence, own);
   if (out.size() < bytes) {
@@ -99,7 +99,7 @@ inline std::string save(ledger_ref const& l, std::uint32_t sequence, terms const
   return {};
 }
 
-/// Returns the saved bytes in a vector. The host can read `l`: nothing is enqueued.
+/// Returns the saved bytes in a vector. The host must be able to read `l`. Enqueues nothing.
 inline std::vector<std::byte> save(ledger_ref const& l, std::uint32_t sequence, terms const& own) {
   std::vector<std::byte> out(bytes_of(l, sequence, own));
   write(l, sequence, own, out.data());

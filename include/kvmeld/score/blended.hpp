@@ -39,8 +39,8 @@ namespace score {
 /// The sum of two scores after each was moved and scaled to mean 0 and standard deviation 1 over the entries
 /// of the track (as Compactor adds leverage and attention, Chari and Van Durme, 2025). `first` counts
 /// `weight` times. `Second` may observe attention, `First` must not. A score whose standard deviation is at
-/// most 1e-5 of its mean, as rounding makes it, adds nothing. A score that is no finite number does not count
-/// in means; its entry ranks lowest. `Second` may be a blended score itself, `First` must not be one.
+/// most 1e-5 of its mean, as rounding makes it, adds nothing. A score that is not finite does not count in
+/// means; its entry ranks lowest. `Second` may be a blended score itself, `First` must not be one.
 template <class First, class Second> struct blended : Second {
   static_assert(!detail::has_channels<First> && !detail::has_table<First>,
                 "kvmeld: the first of two blended scores needs attention");

@@ -23,8 +23,8 @@ namespace score {
 /// Every entry scores the mean of its chunk of `chunk` neighbouring slots (ChunkKV: Liu et al., "ChunkKV:
 /// Semantic-Preserving KV Cache Compression for Efficient Long-Context LLM Inference", 2025). Chunks begin at
 /// slot 0; the last one may be shorter. The best entries are then whole chunks, but for the chunk at which
-/// the budget ends: its first entries stay. An entry whose score is no finite number, or whose row holds NaN
-/// or infinity, does not count in the mean.
+/// the budget ends: its first entries stay. An entry whose score is not finite, or whose row holds NaN or
+/// infinity, does not count in the mean.
 template <class Of> struct by_chunk : Of {
   std::uint32_t chunk = 20;  ///< slots of a chunk, at least 1
 

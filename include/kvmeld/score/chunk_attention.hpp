@@ -30,8 +30,9 @@ namespace score {
 ///
 /// Wants to be shown the queries of whole prompts; log-sum-exps may be empty. A query sees what its chunk
 /// holds when it is observed: if a call ends within a chunk, its queries there miss the entries of later
-/// calls. Numbers of calls add up. Calls that end where a chunk ends, or one call for a prompt, give the
-/// paper's sums. The scale of logits is that of `params`, 1 / sqrt(key_dim) by default; kvpress 0.5 takes 1.
+/// calls. What several calls give is added up. One call for a prompt, or calls that end where a chunk ends,
+/// give the paper's sums. The scale of logits is that of `params`, 1 / sqrt(key_dim) by default; kvpress 0.5
+/// takes 1.
 ///
 /// When entries merge, their sums add. Cost per query head and query: 2 d `chunk` operations for d key
 /// channels. Scratch while observing: chunk (d + 16 queries_per_kv_head) floats.

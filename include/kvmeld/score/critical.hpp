@@ -101,11 +101,11 @@ private:
 namespace score {
 
 /// CriticalKV (Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
-/// Perspective", 2025, Algorithm 1). The first `sinks` and last `recents` entries, which the selector keeps
-/// in any case, rank above all others, as equals. So do the entries with the highest scores of `Of`, until
-/// there are `first` of the budget. Both count beside frozen entries. The others score (s / rows + epsilon)
-/// times the L1 norm of W_O v, averaged over the query heads of the KV head, where `rows` is the number of
-/// rows that Of observed and counts. Without a projection it is the L1 norm of v.
+/// Perspective", 2025, Algorithm 1). Two kinds of entries rank above all others, as equals: the first `sinks`
+/// and last `recents` entries, which the selector keeps in any case, and the entries with the highest scores
+/// of `Of`. Together they are the share `first` of the budget that frozen entries leave. The others score (s
+/// / rows + epsilon) times the L1 norm of W_O v, averaged over the query heads of the KV head, where `rows`
+/// is the number of rows that Of observed and counts. Without a projection it is the L1 norm of v.
 ///
 /// `Of` gives weights. This score observes the same attention as `Of`. Cost per entry: 2 *
 /// queries_per_kv_head
@@ -192,8 +192,8 @@ private:
 /// KV head: the probability times |W_O,h v|_2 (KVzip+ of NVIDIA's kvpress 0.5.5). It wants to be shown the
 /// queries of a second reading of the prompt, and no others, with the weights 1 / |x|_2 in their
 /// query_sample: x is the hidden state of the query's token as it enters the projections to queries, keys and
-/// values, so after the norm in front of them. Without weights, outputs are not measured in parts of |x|.
-/// Without a projection the reach is |v|_2.
+/// values, that is, behind the layer's norm. Without weights, outputs are not divided by |x|. Without a
+/// projection the reach is |v|_2.
 ///
 /// It has a channel for every query head of a KV head, of which there may be max_channels. When entries
 /// merge, the strongest member of each head counts. Cost per entry, once per compression: as score::critical.

@@ -29,18 +29,17 @@ inline namespace KVMELD_ABI {
 namespace score {
 
 /// TriAttention (Mao et al., "TriAttention: Efficient Long Reasoning with Trigonometric KV Compression",
-/// 2026). Channels that rotate together are a band f; a channel that does not rotate is a band of its own. Of
-/// every query head, `observe` keeps per band the mean query q_f before rotation, and the mean of |q_f|,
+/// 2026). Channels that rotate together are a band f; a channel that does not rotate is a band of its own.
+/// For every query head and band, `observe` keeps the mean query q_f before rotation, and the mean of |q_f|,
 /// times the scale of logits. Let w_f be the rotation of band f per position, p the position of the last
 /// token, and p_i that of entry i. For a query at the distance x, entry i gets
 ///
 ///     sum over f of |mean q_f| |k_f| cos(w_f x + phi_f) + (mean |q_f| - |mean q_f|) |k_f|,
 ///
-/// where phi_f is the angle from k_f to the mean query before rotation. What a query head gives the entry is
+/// where phi_f is the angle from k_f to the mean query before rotation. The entry's score for a query head is
 /// the mean of this over the distances x = p - p_i + y with y = 1, 2, 4, ... up to `farthest`, plus the log
-/// degree.
-/// The scores of each query head are moved and scaled to mean 0 and deviation 1 over the entries, and the
-/// largest over the heads of the KV head counts. The paper has no degrees.
+/// degree. The scores of each query head are moved and scaled to mean 0 and deviation 1 over the entries, and
+/// the largest over the heads of the KV head counts. The paper has no degrees.
 ///
 /// The first term is a product of the key, as it is rotated, with the mean query turned for p + x: nothing is
 /// rotated back. Positions are those that keys are rotated for. Queries that hold NaN or infinity do not
@@ -53,14 +52,14 @@ namespace score {
 /// Cost per query observed, and per entry, of every query head: 2 d operations. Reads the keys once per query
 /// head. Scratch: 34 d + 320 floats.
 struct distance_preference {
-  /// How the engine rotates queries, and keys likewise. `frequencies` are finite and lie in memory that
-  /// phases can read. Not `map`, whose future positions need not follow one another.
+  /// How the engine rotates queries, and keys likewise. `frequencies` must be finite and lie in memory that
+  /// phases can read. `map` must be null, because future positions follow one another.
   rope_params rope;
   std::uint32_t farthest =
       1u << 16;  ///< the largest distance from the last token to a future query, at least 1
   /// [layers of the cache] or null: means that were measured before (calibrate::query_means), in place of
-  /// those of observed queries. Then nothing is observed, and no table is kept. Of each layer, floats of
-  /// [query heads][table_of_head(d)]. They, and this array, lie in memory that phases can read.
+  /// those of observed queries. Then nothing is observed, and no table is kept. Each layer has floats [query
+  /// heads][table_of_head(d)]. They and this array must lie in memory that phases can read.
   float const* const* means = nullptr;
   bool keys_rotated = true;  ///< false: keys lie unrotated, as where attention_params.rope is given
 
@@ -173,7 +172,7 @@ struct distance_preference {
 private:
   static constexpr std::uint32_t block = row_scratch::block;
 
-  /// Bands of d channels: pairs first, then the channels that do not rotate.
+  /// Number of bands of d channels. Each pair is a band, then each channel that does not rotate.
   KVMELD_HD std::uint32_t bands(std::uint32_t d) const { return d - rope.pairs(d); }
 
   struct band {

@@ -39,8 +39,8 @@ namespace score {
 /// and s_i is its share of the weights of all entries, averaged over the query heads of the KV head. The
 /// entry scores (s_i + epsilon) |v_i|. As in the authors' kvpress, the first `sinks` tokens stay apart: their
 /// queries do not count, and their entries take no part in the shares and score as high as the best entry. An
-/// entry whose weight is no finite number, and the queries that hold NaN or infinity, count for nothing. In a
-/// track that observed sinks alone, all shares are equal.
+/// entry whose weight is not finite, and queries that hold NaN or infinity, do not count. In a track that
+/// observed sinks alone, all shares are equal.
 ///
 /// The scores order entries. They see neither softcap, sink logits nor windows. Moments do not know of
 /// positions, so `shift` changes nothing. After `renumber`, the entries at the new positions 0 to sinks - 1
@@ -50,8 +50,8 @@ namespace score {
 /// per query head: d^2 multiply-adds per query observed, and as many per entry in a compression, which reads
 /// the keys once per query head of the group. Scratch: 66 d floats.
 struct expected_attention {
-  /// How the engine rotates queries, and keys likewise. `frequencies` are finite and lie in memory that
-  /// phases can read. Not `map`, whose future positions need not follow one another.
+  /// How the engine rotates queries, and keys likewise. `frequencies` must be finite and lie in memory that
+  /// phases can read. `map` must be null, because future positions follow one another.
   rope_params rope;
   std::uint32_t future = 512;  ///< number of next positions that queries are expected at, at least 1
   std::uint32_t sinks = 4;     ///< tokens at positions below it stay apart

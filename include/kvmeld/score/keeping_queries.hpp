@@ -46,7 +46,7 @@ template <class Score, observation When = detail::queries_kept_of<Score>> struct
                                                      When, &score_facts::keeps_queries, true);
 
   keeping_queries() = default;
-  /// `by`, with the reference queries of `queries`.
+  /// Scores as `by` does, and keeps the reference queries that `queries` describes.
   keeping_queries(Score const& by, reference_queries queries = {}) : Score(by), kept(queries) {}
 
   std::string name() const { return full_name_of(of()) + "+queries"; }

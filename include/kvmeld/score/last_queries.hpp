@@ -81,7 +81,7 @@ struct last_queries {
   /// The queries that are kept of one query head, oldest first.
   class kept_queries {
   public:
-    /// Those of head `head` of the track that `view` shows, of d channels.
+    /// The kept queries, of d channels each, of query head `head` of the track that `view` shows.
     KVMELD_HD kept_queries(last_queries const& of, score_view const& view, std::uint32_t head,
                            std::uint32_t d)
         : part_(view.table().data() + head * of.floats_of_head(d)), window_(of.window), channels_(d) {
@@ -119,7 +119,7 @@ struct last_queries {
   }
 
   /// The logit of a product of query and key, for entry `i` and a query at position `at`; the lowest float if
-  /// the query does not see the entry, or if the product is no finite number.
+  /// the query does not see the entry, or if the product is not finite.
   KVMELD_HD float logit(score_view const& view, std::uint32_t i, position_t at, float product) const {
     bool const seen = view.usable(i) && view.position(i) <= at && is_finite(product);
     return seen ? product + log_of_degree(view.degree(i)) : element_traits<float>::lowest;

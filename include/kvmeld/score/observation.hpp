@@ -12,8 +12,8 @@
 namespace kvmeld {
 inline namespace KVMELD_ABI {
 
-/// What a score asks for. The last `rows` queries count; 0: all queries count. Of a prompt, earlier queries
-/// need not be shown, so that `last_queries(rows)` is enough.
+/// What a score asks for. The last `rows` queries count; 0: all queries count. For a prompt it is enough to
+/// observe the query sample `last_queries(rows)`.
 struct observation_need {
   observation when = observation::none;  ///< when to show it
   std::uint32_t rows = 0;                ///< how many of the last queries count; 0: all

@@ -33,9 +33,9 @@ namespace score {
 /// z_i is the attention of the last `window` queries: the largest logit over the query heads of the KV head,
 /// softmax over the entries before the window, the mean over the queries, and a maximum over `pool.kernel`
 /// neighbours. r is the softmax over all entries of how much a key resembles the others: r_j is made from the
-/// mean over i of cos(k_i, k_j). Of every i, the last entry j with a cosine above `alike` does not count, so
-/// that of several equal keys the newest is not redundant. Entries of the window's own tokens score as high
-/// as the best other entry; the paper keeps them.
+/// mean over i of cos(k_i, k_j). For each i, the last entry j with a cosine above `alike` does not count, so
+/// the newest of several equal keys is not redundant. Entries of the window's own tokens score as high as the
+/// best other entry; the paper keeps them.
 ///
 /// The order of steps, and the defaults but for lambda, are those of the authors' code; lambda is the
 /// paper's. There, a key that resembles no other strikes out its cosine with entry 0; here it strikes out
@@ -96,8 +96,9 @@ private:
   static constexpr std::uint32_t block = row_scratch::block;
   static constexpr std::uint32_t team_rows = most_blocks_of_team * block;  // that a team compares at a time
 
-  /// out[j] = the sum over i != j of cos(k_i, k_j), without the cosines that are struck out. The sum of
-  /// cosines is a product with the sum of directions. Uses the view's room. Collective; barrier at the end.
+  /// out[j] = the sum over i != j of cos(k_i, k_j), without the cosines that are struck out. Each sum of
+  /// cosines is the product of a direction with the sum of all directions. Uses the view's room. Collective;
+  /// barrier at the end.
   template <class Team, class Keys>
   KVMELD_HD void add_likeness(Team const& team, score_view const& view, Keys const& keys, float* out) const {
     std::uint32_t const n = view.length(), d = keys.channels();

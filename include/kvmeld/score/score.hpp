@@ -42,7 +42,7 @@ enum class head_fold : std::uint8_t {
   mean,              ///< their mean
   max,               ///< the largest
   root_mean_square,  ///< the root of the mean of their squares
-  each,              ///< they do not: channel c is that of head c alone
+  each,              ///< no fold: channel c holds head c alone
 };
 
 /// How the rows of an observation become one number per entry.
@@ -113,7 +113,8 @@ struct attention_fold {
 /// - `absorb(team, table, head, queries)`: takes the observed queries of one of the track's query heads,
 ///   numbered from 0, as observed_queries, into the track's table. All lanes of a team call it together.
 ///   Heads are absorbed at the same time: each has a part of the table to itself
-/// - `std::string problem_for(shape)`, optional: why it does not work for caches of this shape
+/// - `std::string problem_for(shape)`, optional: returns why the score does not work for caches of this
+///   shape; empty if it does
 ///
 /// A score that keeps numbers may say what they depend on: `tell_kept(kept_facts&)`, optional. A saved
 /// sequence is refused where these facts are others.

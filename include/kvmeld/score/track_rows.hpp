@@ -168,7 +168,7 @@ public:
   /// The rows of the entries that `view` shows. All arguments have to outlive this.
   KVMELD_HD track_rows(Layout const& layout, score_view const& view, row_scratch const& scratch)
       : track_rows(layout, view, scratch, 0, view.length()) {}
-  /// Of these rows, those of slots `begin` to `end` - 1. `begin` is a multiple of row_scratch::block.
+  /// The part of these rows in slots `begin` to `end` - 1. `begin` must be a multiple of row_scratch::block.
   KVMELD_HD track_rows(Layout const& layout, score_view const& view, row_scratch const& scratch, slot_t begin,
                        slot_t end)
       : layout_(layout), view_(view), scratch_(scratch), begin_(begin), end_(end) {}
@@ -219,7 +219,7 @@ public:
       });
     });
   }
-  /// The same for all rows of the track.
+  /// Calls visit(slot, row_ref) for all rows of the track.
   template <class Team, class Visit> KVMELD_HD void for_each(Team const& team, Visit visit) const {
     for_each(team, 0, view_.length(), visit);
   }

@@ -103,9 +103,9 @@ KVMELD_HD inline std::uint32_t room_for_sets(pins const& p, std::uint32_t own) {
 
 /// How many entries of a track a selector pins. If tracks share a budget, a track's own budget decides the
 /// pinned ends and the room for sets, and its part of the shared budget decides how many entries are chosen
-/// by score: so a track of low scores, too, has sets that stand for all its entries. Where the
-/// others go and counts come to nothing (shares of a small budget, or a threshold alone), one entry counts:
-/// the best one, or without scores the last one. A track that holds tokens never becomes empty.
+/// by score: so a track of low scores, too, has sets that stand for all its entries. If all other entries
+/// drop and the counts add up to 0 (shares of a small budget, or a threshold alone), one entry is pinned: the
+/// best one, or without scores the last one. So a track that holds tokens never becomes empty.
 template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item,
                        select_facts const& facts, bool drops_unmerged) {
