@@ -143,24 +143,31 @@ TEST_CASE("a GGUF file tells how the model rotates keys") {
   CHECK_FALSE(read(small().tensor("rope_freqs.weight", {1, 2, 3})).rope_known);
 }
 
+TEST_CASE("a GGUF file tells which models have windows, and which a recurrent state") {
+  llama_cpp::gguf_model const gemma = read(small("gemma3").number("attention.sliding_window", 512u));
+  CHECK(gemma.window == 512);
+  CHECK_FALSE(gemma.recurrent);
+  CHECK(gemma.rope_known);
+  CHECK(gemma.rotation().pairing == kvmeld::rope_pairing::half_split);
+  CHECK(read(small("phi3").number("attention.sliding_window", 2047u)).window == 0);  // llama.cpp ignores it
+  CHECK(read(small("qwen2").number("attention.sliding_window", 0u)).window == 0);
+  CHECK_FALSE(read(small()).recurrent);
+  for (char const* key : {"ssm.conv_kernel", "wkv.head_size", "shortconv.l_cache"})
+    CHECK(read(small("mix").number(key, 4u)).recurrent);
+  gguf_writer layers("mix");
+  layers.number("block_count", 3u).number("embedding_length", 64u).number("attention.head_count", 4u);
+  llama_cpp::gguf_model const mix = read(layers.numbers("mix.attention.head_count_kv", {2, 0, 2}));
+  CHECK(mix.recurrent);
+  CHECK(mix.layers == 2);
+  CHECK(mix.kv_heads == 2);
+}
+
 TEST_CASE("models whose slots cannot be shrunk are refused by what they have") {
-  CHECK(refusal(small("gemma3").number("attention.sliding_window", 512u).bytes()) ==
-        "m.gguf: the model's sliding window is 512 tokens; it must be none, because a slot then holds two "
-        "caches");
-  CHECK(refusal(small("phi3").number("attention.sliding_window", 2047u).bytes()) ==
-        "");  // llama.cpp ignores it
-  CHECK(refusal(small("qwen2").number("attention.sliding_window", 0u).bytes()) == "");
-  for (char const* key : {"ssm.conv_kernel", "wkv.head_size", "shortconv.l_cache"}) {
-    CHECK(refusal(small("mix").number(key, 4u).bytes()) ==
-          "m.gguf: the model (mix) is one with a recurrent state; it must be one with attention in every "
-          "layer");
-  }
   gguf_writer layers("mix");
   layers.number("block_count", 3u).number("embedding_length", 64u).number("attention.head_count", 4u);
   gguf_writer several = layers;
-  CHECK(
-      refusal(layers.numbers("mix.attention.head_count_kv", {2, 0, 2}).bytes()) ==
-      "m.gguf: the model (mix) is one with a recurrent state; it must be one with attention in every layer");
+  CHECK(refusal(layers.numbers("mix.attention.head_count_kv", {0, 0, 0}).bytes()) ==
+        "m.gguf: the model (mix) is one without attention; it must be one that caches keys and values");
   CHECK(refusal(several.numbers("mix.attention.head_count_kv", {2, 1, 2}).bytes()) ==
         "m.gguf: mix.attention.head_count_kv is another number in another layer; it must be the same in all "
         "layers, "

@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,17 +62,13 @@ public:
   std::vector<std::uint8_t> bytes;
 };
 
-std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool transposed,
-                                std::uint32_t version = 3) {
-  writer w;
-  w.put(std::uint32_t{0x67677371});
-  w.put(version);
-  w.put(tokens);
-  for (std::uint32_t i = 0; i < tokens; ++i) w.put(i * 3);
+/// A cache of these tokens, at positions from 100 on.
+void put_cache(writer& w, element_kind keys, element_kind values, bool transposed, std::uint32_t version,
+               std::vector<std::uint32_t> const& held) {
   w.put(std::uint32_t{1});
-  w.put(cells);
-  for (std::uint32_t i = 0; i < cells; ++i) {
-    w.put(static_cast<std::int32_t>(100 + token_of(i)));
+  w.put(static_cast<std::uint32_t>(held.size()));
+  for (std::uint32_t token : held) {
+    w.put(static_cast<std::int32_t>(100 + token));
     w.put(std::uint32_t{1});
     w.put(std::uint32_t{0});
   }
@@ -82,9 +80,9 @@ std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool tra
   }
   auto const rows = [&](element_kind kind, std::uint32_t layer, bool key) {
     w.put(std::uint64_t{width / kind.block * kind.block_bytes});
-    for (std::uint32_t i = 0; i < cells; ++i) {
+    for (std::uint32_t token : held) {
       std::vector<float> row;
-      for (std::uint32_t c = 0; c < width; ++c) row.push_back(number(layer, token_of(i), c, key));
+      for (std::uint32_t c = 0; c < width; ++c) row.push_back(number(layer, token, c, key));
       w.put_row(kind, row);
     }
   };
@@ -98,9 +96,55 @@ std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool tra
       w.put(values.block_bytes);
       w.put(width);
       for (std::uint32_t c = 0; c < width; ++c)
-        for (std::uint32_t i = 0; i < cells; ++i) w.put_row(values, {number(layer, token_of(i), c, false)});
+        for (std::uint32_t token : held) w.put_row(values, {number(layer, token, c, false)});
     } else {
       rows(values, layer, false);
+    }
+  }
+}
+
+std::vector<std::uint8_t> saved(element_kind keys, element_kind values, bool transposed,
+                                std::uint32_t version = 3) {
+  writer w;
+  w.put(std::uint32_t{0x67677371});
+  w.put(version);
+  w.put(tokens);
+  for (std::uint32_t i = 0; i < tokens; ++i) w.put(i * 3);
+  std::vector<std::uint32_t> held;
+  for (std::uint32_t i = 0; i < cells; ++i) held.push_back(token_of(i));
+  put_cache(w, keys, values, transposed, version, held);
+  return w.bytes;
+}
+
+std::vector<std::uint8_t> joined(std::initializer_list<std::vector<std::uint8_t>> parts) {
+  std::vector<std::uint8_t> out;
+  for (auto const& part : parts) out.insert(out.end(), part.begin(), part.end());
+  return out;
+}
+
+/// A cache of the layers with a window: the tokens from `first` on.
+std::vector<std::uint8_t> window_cache(bool transposed, std::uint32_t version, std::uint32_t first) {
+  writer w;
+  std::vector<std::uint32_t> held;
+  for (std::uint32_t token = first; token < cells; ++token) held.push_back(token);
+  put_cache(w, q8_0, f16, transposed, version, held);
+  return w.bytes;
+}
+
+/// Checkpoints that end at these positions, as a llama-server writes them.
+std::vector<std::uint8_t> checkpoints(std::vector<std::int32_t> const& last) {
+  writer w;
+  for (char c : {'S', 'C', 'K', 'P'}) w.put(c);
+  w.put(std::uint32_t{1});
+  w.put(static_cast<std::uint32_t>(last.size()));
+  for (std::int32_t position : last) {
+    w.put(std::int64_t{position + 1});
+    w.put(std::int32_t{0});
+    w.put(position);
+    for (std::uint64_t bytes : {33u, 0u, 5u}) {
+      w.put(bytes);
+      for (std::uint64_t i = 0; i < bytes; ++i)
+        w.put(static_cast<std::uint8_t>(position + static_cast<std::int32_t>(7 * i)));
     }
   }
   return w.bytes;
@@ -325,6 +369,84 @@ TEST_CASE("positions of a short slot follow one another to the last one, as llam
     CHECK(after.position(cell) == static_cast<std::int32_t>(cell < 12 ? 99 : 88 + cell));
 }
 
+TEST_CASE("layers with a window keep what the tail sees, and checkpoints that end before the tail go") {
+  for (bool const transposed : {false, true}) {
+    for (std::uint32_t const version : {3u, 4u}) {
+      CAPTURE(transposed);
+      CAPTURE(version);
+      std::vector<std::uint8_t> const plain = saved(q8_0, f16, transposed, version);
+      llama_cpp::sequence_state alone = llama_cpp::read_slot(plain);
+      for (std::uint32_t const tail : {0u, 1u, 6u, 19u}) {
+        CAPTURE(tail);
+        llama_cpp::shrinking how = by("keydiff", tail == 1 ? 5 : 20, tail);  // fewer cells than a window
+        std::vector<std::uint8_t> const shrunk = llama_cpp::shrink_slot(alone, how);
+        alone = llama_cpp::read_slot(plain);
+        how.window = 8;
+        std::uint32_t const seen = cells - tail;  // tokens before the tail
+        std::int32_t const begins = static_cast<std::int32_t>(100 + seen);
+        auto const file = joined(
+            {plain, window_cache(transposed, version, 20), checkpoints({110, begins - 1, begins, 147, 148})});
+        llama_cpp::sequence_state state = llama_cpp::read_slot(file);
+        CHECK(state.cells() == cells);
+        CHECK(state.layers() == layers);
+        CHECK(state.window_layers() == layers);
+        CHECK(state.window_cells() == cells - 20);
+        CHECK(state.checkpoints() == 5);
+        std::vector<std::int32_t> stay;
+        for (std::int32_t last : {begins, 147, 148})
+          if (last >= begins) stay.push_back(last);
+        std::vector<std::uint8_t> const got = llama_cpp::shrink_slot(state, how);
+        CHECK(llama_cpp::read_slot(got).window_cells() == std::min(28u, tail + 8));
+        CHECK(got == joined({shrunk, window_cache(transposed, version, std::max(20u, seen - 8)),
+                             checkpoints(stay)}));
+      }
+    }
+  }
+}
+
+TEST_CASE("the state of recurrent layers goes through") {
+  std::vector<std::uint8_t> const plain = saved(f16, f16, false),
+                                  other{1, 2, 3, 'S', 'C', 'K', 'P', 1, 0, 0, 0, 9};
+  for (bool const marked : {false, true}) {
+    auto const file = marked ? joined({plain, other, checkpoints({120, 145})}) : joined({plain, other});
+    llama_cpp::sequence_state state = llama_cpp::read_slot(file, true), alone = llama_cpp::read_slot(plain);
+    CHECK(state.window_layers() == 0);
+    CHECK(state.checkpoints() == (marked ? 2u : 0u));
+    llama_cpp::shrinking const how = by("keydiff", 20, 5);
+    auto const shrunk = llama_cpp::shrink_slot(alone, how);
+    CHECK(llama_cpp::shrink_slot(state, how) ==
+          (marked ? joined({shrunk, other, checkpoints({145})}) : joined({shrunk, other})));
+    CHECK_THROWS(llama_cpp::read_slot(file));
+  }
+}
+
+TEST_CASE("what kvmeld_slot does not know of slots with windows it refuses") {
+  std::vector<std::uint8_t> const plain = saved(f16, f16, false), window = window_cache(false, 3, 20);
+  auto const known = joined({plain, window, checkpoints({147})});
+  CHECK_NOTHROW(llama_cpp::read_slot(known));
+  for (std::ptrdiff_t cut : {1, 8, 60})
+    CHECK_THROWS(llama_cpp::read_slot({known.begin(), known.end() - cut}));
+  CHECK_THROWS_WITH(llama_cpp::read_slot(joined({plain, window, {1, 2, 3}})),
+                    "3 bytes behind the state are not known (those of a llama-server of build 11549 are)");
+  llama_cpp::shrinking how = by("keydiff", 20, 6);
+  how.window = 142;
+  llama_cpp::sequence_state state = llama_cpp::read_slot(known);
+  CHECK_THROWS_WITH(
+      llama_cpp::shrink_slot(state, how),
+      "number of tokens before the tail is 142; it must be above 142, the model's window: what is "
+      "shorter, layers with a window hold whole");
+  how.window = 141;
+  CHECK_NOTHROW(llama_cpp::shrink_slot(state, how));
+
+  kvmeld::shape const extent{layers, 1, heads, 1, d, d, cells};
+  auto const policy = kvmeld::preset::keydiff::for_budget();
+  llama_cpp::sequence_shortener<kvmeld::float16, std::decay_t<decltype(policy)>> shortener(extent, policy);
+  std::vector<std::uint8_t> const words(8, 0), cache(plain.begin() + 12 + 4 * tokens, plain.end());
+  CHECK_THROWS_WITH(shortener.shorten(joined({words, cache, window}), 0.5),
+                    "number of caches in the state is 2, as of a model with a sliding window; it must be 1");
+  CHECK_NOTHROW(shortener.shorten(joined({words, cache}), 0.5));
+}
+
 TEST_CASE("a slot that keeps all of its cells stays as it was") {
   llama_cpp::sequence_state file = llama_cpp::read_slot(saved(q8_0, f16, true)), before = file;
   llama_cpp::sequence_state after =
@@ -451,9 +573,10 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
   std::size_t const begin = 12 + 4 * tokens;
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin, 2)),
                     "sequence_state: number of streams is 2; it must be 1");
-  char const* const cut_off = "the state is cut off, or not one of plain attention: a model with a sliding "
-                              "window or a recurrent state "
-                              "has another one (llama.cpp 0.5.0 and build 11549 were tried)";
+  char const* const cut_off =
+      "the state is cut off, or not one of attention (llama.cpp 0.5.0 and build 11549 "
+      "were tried); the state of a model with recurrent layers cannot be read without "
+      "its GGUF";
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 0)), "the state has no cells");
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 4, 47)), cut_off);
   CHECK_THROWS_WITH(llama_cpp::read_slot(with_word(begin + 8 + 12 * cells + 12, 0)),
@@ -495,11 +618,6 @@ TEST_CASE("kvmeld_slot says what is wrong with a file or a request") {
       refusal(good, by("snapkv", 20)) ==
       "policy is one that needs queries; it must be one that reads keys and values alone, because a file has "
       "no queries");
-  std::vector<std::uint8_t> two =
-      good;  // as llama.cpp saves a model with windows: one cache, then another one
-  two.insert(two.end(), good.begin() + static_cast<std::ptrdiff_t>(begin), good.end());
-  CHECK_THROWS_WITH(llama_cpp::read_slot(two),
-                    "number of caches in the state is 2, as of a model with a sliding window; it must be 1");
   std::size_t const values = second + 12 + cells * (width / 32 * 34);
   auto const transposed_as = [&](std::uint32_t type) {
     auto bytes = with_word(values, type);

@@ -1,5 +1,5 @@
-// What a model's GGUF file says of its cache: heads, their sizes, rotation, and what kvmeld_slot cannot
-// shrink.
+// What a model's GGUF file says of its cache: heads, their sizes, rotation, windows, and what kvmeld_slot
+// cannot shrink.
 #pragma once
 
 #include <kvmeld/queries/rope.hpp>
@@ -31,9 +31,14 @@ namespace llama_cpp {
 struct gguf_model {
   std::string name;  ///< of the file
   std::string architecture;
+  /// Layers that cache keys and values, their KV heads and the sizes of these.
   std::uint32_t layers = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
-  /// Whether `rope` says how the model rotates keys. Not for architectures that this program does not know,
-  /// and not where factors depend on the server's context (YaRN, LongRoPE).
+  /// Tokens that some layers see, which have a cache of their own; 0: all layers see all tokens. llama.cpp
+  /// knows which layers these are; files do not say it.
+  std::uint32_t window = 0;
+  bool recurrent = false;  ///< other layers have a recurrent state
+  /// Whether `rope` says how the model rotates the keys of layers without a window. Not for architectures
+  /// that this program does not know, and not where factors depend on the server's context (YaRN, LongRoPE).
   bool rope_known = false;
   kvmeld::rope_params rope;
   std::vector<float> frequencies;  ///< of rope, where the file has factors; empty: base and factor tell all
@@ -149,7 +154,7 @@ inline value read_value(reader& in) {
   return out;
 }
 
-/// Which channels these architectures of llama.cpp rotate together, in all layers.
+/// Which channels these architectures of llama.cpp rotate together, in all layers without a window.
 inline bool find_pairing(std::string_view architecture, kvmeld::rope_pairing& out) {
   using list = std::initializer_list<std::string_view>;
   auto const in = [&](list const& names) {
@@ -159,11 +164,12 @@ inline bool find_pairing(std::string_view architecture, kvmeld::rope_pairing& ou
           "command-r", "olmo",       "arctic",   "deepseek",  "chatglm",      "granite", "granitemoe",
           "chameleon", "bailingmoe", "arcee",    "ernie4_5",  "ernie4_5-moe", "mistral3"})) {
     out = kvmeld::rope_pairing::interleaved;
-  } else if (in({"falcon", "grok",       "dbrx",    "stablelm", "qwen",      "qwen2",    "qwen2moe",
-                 "qwen3",  "qwen3moe",   "olmo2",   "olmoe",    "phi2",      "phi3",     "phimoe",
-                 "gemma",  "starcoder2", "openelm", "gptneox",  "codeshell", "nemotron", "exaone"})) {
+  } else if (in({"falcon",   "grok",     "dbrx",   "stablelm",   "qwen",      "qwen2",    "qwen2moe",
+                 "qwen3",    "qwen3moe", "olmo2",  "olmoe",      "phi2",      "phi3",     "phimoe",
+                 "gemma",    "gemma2",   "gemma3", "starcoder2", "openelm",   "gptneox",  "codeshell",
+                 "nemotron", "exaone",   "lfm2",   "lfm2moe",    "falcon-h1", "qwen3next"})) {
     out = kvmeld::rope_pairing::half_split;
-  } else if (in({"gpt2", "gptj", "mpt", "refact", "bloom", "jais"})) {
+  } else if (in({"gpt2", "gptj", "mpt", "refact", "bloom", "jais", "jamba"})) {
     out = kvmeld::rope_pairing::none;
   } else {
     return false;
@@ -261,8 +267,8 @@ inline void read_rope(head const& h, gguf_model& m) {
 }  // namespace gguf_detail
 
 /// Reads the head of a GGUF file, and its rotation factors. Throws std::runtime_error for what is no such
-/// file, and for a model whose slots kvmeld_slot cannot shrink: one with a sliding window or a recurrent
-/// state, and one whose layers differ.
+/// file, and for a model whose slots kvmeld_slot cannot shrink: one without attention, and one whose layers
+/// have unlike numbers of KV heads.
 inline gguf_model read_gguf(std::istream& stream, std::string const& name) {
   gguf_detail::reader in(stream, name);
   gguf_detail::head const h(in);
@@ -272,16 +278,16 @@ inline gguf_model read_gguf(std::istream& stream, std::string const& name) {
   std::string const a = m.architecture + ".";
   std::string const attention = a + "attention.";
   // llama.cpp ignores the windows of phi3 and keeps one cache.
-  if (double const window = h.number(attention + "sliding_window", 0); window > 0 && a != "phi3.") {
-    refuse_model(name, "the model's sliding window", kvmeld::message(window, " tokens"),
-                 "none, because a slot then holds two caches");
-  }
-  std::vector<double> const heads = h.numbers(attention + "head_count_kv");
-  bool const recurrent =
-      h.has_any_of(a + "ssm.") || h.has_any_of(a + "wkv.") || h.has_any_of(a + "shortconv.");
-  if (recurrent || std::find(heads.begin(), heads.end(), 0.0) != heads.end()) {
-    refuse_model(name, "the model (" + m.architecture + ")", "one with a recurrent state",
-                 "one with attention in every layer");
+  if (h.number(attention + "sliding_window", 0) > 0 && a != "phi3.")
+    m.window = h.count(attention + "sliding_window");
+  std::vector<double> heads = h.numbers(attention + "head_count_kv");
+  std::size_t const listed = heads.size();
+  heads.erase(std::remove(heads.begin(), heads.end(), 0.0), heads.end());
+  m.recurrent = heads.size() != listed || h.has_any_of(a + "ssm.") || h.has_any_of(a + "wkv.") ||
+                h.has_any_of(a + "shortconv.");
+  if (listed != 0 && heads.empty()) {
+    refuse_model(name, "the model (" + m.architecture + ")", "one without attention",
+                 "one that caches keys and values");
   }
   std::uint32_t const query_heads = heads.empty() ? h.count(attention + "head_count") : 0;
   m.kv_heads = heads.empty() ? query_heads : static_cast<std::uint32_t>(std::clamp(heads[0], 0.0, 1e6));
@@ -292,6 +298,7 @@ inline gguf_model read_gguf(std::istream& stream, std::string const& name) {
   m.layers = h.count(a + "block_count");
   double const predicting = h.number(a + "nextn_predict_layers", 0);  // which have no cells
   if (predicting > 0 && predicting < m.layers) m.layers -= static_cast<std::uint32_t>(predicting);
+  if (m.recurrent && listed > 1) m.layers = static_cast<std::uint32_t>(heads.size());
   auto const dim = [&](char const* key) {
     if (h.has(attention + key)) return h.count(attention + key);
     return h.count(a + "embedding_length") / h.count(attention + "head_count");

@@ -175,7 +175,17 @@ std::vector<std::uint8_t> shrink_slot(sequence_state& state, shrinking const& ho
       tail == 0 ? position(seen - 1) : std::max(position(seen - 1), position(seen) - 1);
   positions.assign(left, before);
   for (std::uint32_t i = seen; i < entries; ++i) positions.push_back(position(i));
-  return state.shortened(kept, positions);
+  // A llama-server that goes on before the tail would find windows or recurrent states there, and no cells of
+  // full attention. It does so if the window reaches as far back as it has to, or if a checkpoint ends there.
+  std::int32_t const tail_begins = before + 1;
+  std::int64_t const reach = std::int64_t{tail_begins} - std::int64_t{how.window};
+  if (state.window_layers() != 0 && reach <= 0) {
+    throw std::runtime_error("number of tokens before the tail is " + std::to_string(tail_begins) +
+                             "; it must be above " + std::to_string(how.window) +
+                             ", the model's window: what is shorter, layers with a window hold whole");
+  }
+  return state.shortened(kept, positions, static_cast<std::int32_t>(std::max(reach, std::int64_t{0})),
+                         tail_begins);
 }
 
 }  // namespace llama_cpp

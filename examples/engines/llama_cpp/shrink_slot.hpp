@@ -19,8 +19,8 @@
 namespace llama_cpp {
 
 /// The state in a file: "qsgg", a version, a number of words, these words (the tokens, or what a llama-server
-/// makes of them), and a sequence_state. The words stay as they are.
-inline sequence_state read_slot(std::vector<std::uint8_t> bytes) {
+/// makes of them), and a sequence_state. The words stay as they are. `recurrent`: see sequence_state.
+inline sequence_state read_slot(std::vector<std::uint8_t> bytes, bool recurrent = false) {
   std::uint32_t head[3] = {};
   if (bytes.size() >= sizeof head) std::memcpy(head, bytes.data(), sizeof head);
   auto const [magic, version, words] = head;
@@ -29,7 +29,7 @@ inline sequence_state read_slot(std::vector<std::uint8_t> bytes) {
     throw std::runtime_error("the version of the file is " + std::to_string(version) +
                              "; it must be 2, 3 or 4");
   }
-  return sequence_state(std::move(bytes), sizeof head + std::size_t{4} * words);
+  return sequence_state(std::move(bytes), sizeof head + std::size_t{4} * words, recurrent);
 }
 
 /// A type of a cache's rows: ggml's number of it, channels and bytes of a block.
@@ -65,7 +65,13 @@ inline void expect_model(sequence_state& state, gguf_model const& m, std::uint32
                              std::to_string(in_model) + ", as in " + m.name);
   };
   if (kv_heads != 0) expect("--kv-heads", kv_heads, m.kv_heads);
-  expect("number of layers in the slot", state.layers(), m.layers);
+  expect("number of caches in the slot", state.window_layers() != 0 ? 2 : 1, m.window != 0 ? 2 : 1);
+  if (m.window == 0) {
+    expect("number of layers in the slot", state.layers(), m.layers);
+  } else if (std::uint64_t const held = std::uint64_t{state.layers()} + state.window_layers();
+             held > m.layers) {  // some may share the cells of others
+    expect("number of layers in the slot", held, m.layers);
+  }
   expect("number of channels of a key in the slot", channels_of(state.keys(0)),
          std::uint64_t{m.kv_heads} * m.key_dim);
   expect("number of channels of a value in the slot", channels_of(state.values(0)),
@@ -107,6 +113,7 @@ struct shrinking {
   std::uint32_t cells;               ///< that stay
   std::uint32_t tail;                ///< of these, the last ones, each a token as it was; below `cells`
   std::uint32_t threads = 0;         ///< 0: all
+  std::uint32_t window = 0;          ///< of the layers that have one, in tokens; 0: none has
 };
 
 /// The file with `how.cells` cells. A cell is the same token in all layers and heads: as one position serves
@@ -115,8 +122,10 @@ struct shrinking {
 /// the tail, and all have the position before the tail's. So whatever llama.cpp drops by position, the cells
 /// that are left hold nothing of a token that it dropped, and their positions follow one another up to the
 /// last one, which it requires. Where positions of the file do not (a file that another program shrank), the
-/// tail is shorter. The file is as it was if all of its cells stay. Holds all rows as floats beside the file.
-/// Throws std::runtime_error for what cannot be shrunk.
+/// tail is shorter. Layers with a window keep the cells that a token in the tail, or behind it, can see; all
+/// of them if `how.window` is 0. The state of recurrent layers stays as it is. The file is as it was if all
+/// of its cells stay. Holds all rows as floats beside the file. Throws std::runtime_error for what cannot be
+/// shrunk.
 std::vector<std::uint8_t> shrink_slot(sequence_state& state, shrinking const& how);
 
 }  // namespace llama_cpp

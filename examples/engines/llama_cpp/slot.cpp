@@ -103,10 +103,10 @@ std::string kind(llama_cpp::sequence_state::tensor const& t, bool along_cells) {
          (along_cells ? ", transposed" : "");
 }
 
-llama_cpp::sequence_state read(std::string const& path, double& megabytes) {
+llama_cpp::sequence_state read(std::string const& path, bool recurrent, double& megabytes) {
   std::string const bytes = tiny_llama::read_file(path, std::numeric_limits<std::uint64_t>::max());
   megabytes = static_cast<double>(bytes.size()) / 1e6;
-  return llama_cpp::read_slot({bytes.begin(), bytes.end()});
+  return llama_cpp::read_slot({bytes.begin(), bytes.end()}, recurrent);
 }
 
 /// The policy of a text, told how the model rotates keys. `frequencies` outlives it.
@@ -136,11 +136,11 @@ kvmeld::compose::composed policy_of(options const& o, std::optional<llama_cpp::g
 
 /// What was learned of the model, as llama.cpp keeps its keys.
 tiny_llama::learned_scores scores_of(std::string const& path, llama_cpp::gguf_model const& m,
-                                     kvmeld::rope_params const& rotation) {
+                                     std::uint32_t layers, kvmeld::rope_params const& rotation) {
   tiny_llama::learned_scores out = tiny_llama::load_learned(path);
   // Weights are learned of a model of transformers, where pairs of Llama's channels are halves of a key.
   if (rotation.pairing == kvmeld::rope_pairing::interleaved) out.put_pairs_side_by_side();
-  expect_of(out, path, {m.name, m.layers, m.kv_heads, m.key_dim, rotation});
+  expect_of(out, path, {m.name, layers, m.kv_heads, m.key_dim, rotation});
   return out;
 }
 
@@ -148,13 +148,19 @@ int run(options const& o) {
   std::optional<llama_cpp::gguf_model> model;
   if (!o.gguf.empty()) model = llama_cpp::read_gguf(o.gguf);
   double megabytes = 0;
-  llama_cpp::sequence_state state = read(o.in, megabytes);
+  llama_cpp::sequence_state state = read(o.in, model && model->recurrent, megabytes);
   if (model) llama_cpp::expect_model(state, *model, o.kv_heads);
   std::uint32_t const entries = state.cells();
   std::printf("%s: %u cells, %u layers; keys %s; values %s; %.1f MB\n", o.in.c_str(), entries, state.layers(),
               kind(state.keys(0), false).c_str(), kind(state.values(0), state.transposed()).c_str(),
               megabytes);
+  if (state.window_layers() != 0)
+    std::printf("%u more layers have a window, with %u cells\n", state.window_layers(), state.window_cells());
+  if (state.checkpoints() != 0) std::printf("checkpoints of the server: %zu\n", state.checkpoints());
   if (o.out.empty()) return 0;
+  if (!model && state.window_layers() != 0) {
+    throw std::runtime_error("--gguf is missing; it must be the model, which says how long the window is");
+  }
   if (!model) {
     std::fprintf(stderr,
                  "kvmeld_slot: without --gguf nothing checks that the model has %u KV heads; a wrong number "
@@ -167,11 +173,12 @@ int run(options const& o) {
   how.policy = policy_of(o, model, state, frequencies);
   tiny_llama::learned_scores scores;
   if (!o.learned.empty()) {
-    scores = scores_of(o.learned, *model, rope_of(how.policy));
+    scores = scores_of(o.learned, *model, state.layers(), rope_of(how.policy));
     set_learned(how.policy, scores.weights());
   }
   how.kv_heads = model ? model->kv_heads : o.kv_heads;
   how.threads = o.threads;
+  how.window = model ? model->window : 0;
   how.cells = o.cells != 0 ? o.cells : kvmeld::floor_share(o.budget, entries);
   how.tail = o.tail.value_or(how.cells / 4);
   if (how.cells == 0)
@@ -187,6 +194,16 @@ int run(options const& o) {
               llama_cpp::channels_of(state.keys(0)) / how.kv_heads, static_cast<double>(bytes.size()) / 1e6,
               o.policy.c_str(), seconds, state.position(static_cast<std::uint32_t>(state.order().back())) + 1,
               how.tail);
+  if (model && (model->window != 0 || model->recurrent)) {
+    std::size_t const left = llama_cpp::read_slot(bytes, model->recurrent).checkpoints();
+    std::printf("checkpoints of the server that end in the tail: %zu\n", left);
+    if (left == 0) {
+      std::fprintf(
+          stderr,
+          "kvmeld_slot: without one a server computes the whole prompt again; a longer --tail may hold "
+          "one\n");
+    }
+  }
   return 0;
 }
 
