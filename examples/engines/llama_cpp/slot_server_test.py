@@ -156,6 +156,9 @@ def main():
             trial = Trial(server, folder, args.program, model, plain=False)
             trial.read(system + first, "first")
             trial.read(system + second, "second")
+            blind = [args.program, "--in", folder / "first", "--out", folder / "short", "--kv-heads", "2"]
+            said = subprocess.run(blind, capture_output=True, text=True).stderr
+            expect("gguf" in said.lower(), f"{architecture}: without --gguf it says {said}")
             for policy, budget, tail in (("leverage", "0.5", 70), ("keydiff_merging", "0.3", 20), ("leverage", "0.3", 1)):
                 options = ["--policy", policy, "--budget", budget, "--tail", str(tail)]
                 trial.shrink("first", "first_short", options)
