@@ -6,10 +6,10 @@ these three modules, so it needs none of these libraries.
 """
 
 from kvmeld._core import __version__, cuda
-from kvmeld.cache import Cache, policies
+from kvmeld.cache import Cache, cache_bytes, policies
 from kvmeld.compact import compact
 
 #: Whether this build has caches on CUDA devices.
 cuda: bool
 
-__all__ = ["Cache", "__version__", "compact", "cuda", "policies"]
+__all__ = ["Cache", "__version__", "cache_bytes", "compact", "cuda", "policies"]

@@ -145,6 +145,45 @@ def _rotation(rope: str, rope_base: float, frequencies: Any) -> tuple[int, float
     return pairing, base, [_real(f, f"frequencies[{i}]") for i, f in enumerate(frequencies)]
 
 
+def cache_bytes(
+    policy: str,
+    *,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    capacity: int,
+    sequences: int = 1,
+    queries_per_kv_head: int = 1,
+    value_dim: Optional[int] = None,
+    element: str = "float16",
+    scope: str = "head",
+    over: str = "head",
+    padded: bool = False,
+    threads: int = 1,
+) -> dict[str, int]:
+    """How many bytes a Cache would take beside its tensors, and how many the tensors do, before there are any.
+
+    policy to threads: as for Cache; head_dim counts the channels of a key, and of a value if value_dim is None; capacity
+    the slots of a track; element is "float32", "float16" or "bfloat16".
+
+    Returns {"rows": bytes of keys and values, "cache": bytes of ledger and workspace}. The ledger grows with layers *
+    sequences * kv_heads * capacity, whatever lies in the slots, also where rows lie in pages; the workspace with threads.
+    The scratch of calls is not included. Takes no memory of that size, and does not wait.
+    """
+    sizes = [
+        _index(layers, "layers"), _index(sequences, "sequences"), _index(kv_heads, "kv_heads"),
+        _index(queries_per_kv_head, "queries_per_kv_head"), _index(head_dim, "head_dim"),
+        _index(head_dim if value_dim is None else value_dim, "value_dim"), _index(capacity, "capacity"),
+    ]
+    width = 4 if _number_of(element, _ELEMENTS, "element") == 0 else 2
+    cache = _core.bytes(
+        _text(policy, "policy"), sizes, _ELEMENTS.index(element), _number_of(scope, _SCOPES, "scope"),
+        _number_of(over, _SCOPES, "over"), _flag(padded, "padded"), _index(threads, "threads"),
+    )
+    slots = sizes[0] * sizes[1] * sizes[2] * sizes[6]
+    return {"rows": slots * (sizes[4] + sizes[5]) * width, "cache": cache}
+
+
 def _told(rope: Optional[str], rope_base: Optional[float], frequencies: Any) -> Any:
     """How a model rotates keys, as a caller tells it; None if he does not."""
     if rope is None:

@@ -660,6 +660,41 @@ std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const&
   return least;
 }
 
+/// The bytes of ledger and workspace of a cache: sizes as in kvmeld_options, from layers to capacity. What
+/// the policy has to be told takes none of them, so anything stands in for it.
+std::size_t bytes_of(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
+                     int scope, int over, bool padded, std::uint32_t threads) {
+  kvmeld_options o;
+  run([&] { return kvmeld_options_init(&o, sizeof o); });
+  o.policy = policy.c_str();
+  o.layers = sizes.at(0);
+  o.sequences = sizes.at(1);
+  o.kv_heads = sizes.at(2);
+  o.queries_per_kv_head = sizes.at(3);
+  o.key_dim = sizes.at(4);
+  o.value_dim = sizes.at(5);
+  o.capacity = sizes.at(6);
+  o.element = element;
+  o.scope = scope;
+  o.budgets_over = over;
+  o.padded = padded;
+  o.threads = threads;
+  std::int32_t turns = 0, learns = 0;
+  run([&] { return kvmeld_asks(o.policy, &turns, &learns); });
+  kvmeld_rope const rope{KVMELD_ROPE_HALF_SPLIT, 0, 0.0, 0.0, nullptr};
+  if (turns != 0) o.rope = &rope;
+  std::vector<float> zeros;
+  kvmeld_learned weights{o.layers, o.kv_heads, o.key_dim, nullptr};
+  if (learns != 0) {
+    zeros.resize(std::size_t{o.layers} * o.kv_heads * (2 * std::size_t{o.key_dim} + 2));
+    weights.weights = zeros.data();
+    o.learned = &weights;
+  }
+  std::size_t out = 0;
+  run([&] { return kvmeld_bytes(&o, &out); });
+  return out;
+}
+
 section::section(cache const& of, char const* call) : busy_(of.busy) {
   if (busy_.exchange(true, std::memory_order_acquire)) {
     std::string const text = std::string("kvmeld_") + call +
@@ -683,6 +718,7 @@ NB_MODULE(_core, m) {
   });
   m.def("check", &check, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("bytes", &bytes_of);
   m.def("extent", &extent_of);
 
   nb::class_<held_tensors>(m, "Held")
