@@ -4,7 +4,6 @@
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
-#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/attention/log_degree_by_page.hpp>
 #include <kvmeld/attention/output_error.hpp>
@@ -44,3 +43,5 @@
 #include <kvmeld/preset/merging.hpp>
 #include <kvmeld/preset/recommended.hpp>
 #include <kvmeld/preset/row_scores.hpp>
+#include <kvmeld/shared/attend_shared.hpp>
+#include <kvmeld/shared/shared_ref.hpp>

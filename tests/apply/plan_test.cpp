@@ -54,7 +54,7 @@ template <class Cache> std::vector<std::uint32_t> everything(Cache const& cache)
       }
       kvmeld::member_ref const& m = ref.ledger.members;
       for (std::uint32_t i = 0; m.capacity != 0 && i < m.count[t.index]; ++i) {
-        std::size_t const at = ref.ledger.member_at(t, i);
+        std::size_t const at = ref.ledger.members.at(t, i);
         out.insert(out.end(),
                    {kvmeld::float_bits(m.norm[at]), static_cast<std::uint32_t>(m.position[at]), m.owner[at]});
       }
@@ -94,7 +94,7 @@ void check_members(kvmeld::ledger_ref const& l, kvmeld::track t,
                    std::vector<reference::member> const& expected) {
   REQUIRE(l.members.count[t.index] == expected.size());
   for (std::uint32_t i = 0; i < expected.size(); ++i) {
-    std::size_t const m = l.member_at(t, i);
+    std::size_t const m = l.members.at(t, i);
     CHECK(static_cast<double>(l.members.norm[m]) == Approx(expected[i].norm).epsilon(1e-5));
     CHECK(l.members.position[m] == expected[i].position);
     CHECK(l.members.owner[m] == expected[i].owner);

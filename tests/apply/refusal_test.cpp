@@ -175,7 +175,7 @@ TEST_CASE("a plan is applied once, and members fill up") {
 
   // Members that the plan gives up go, and their owner stands for one token less.
   cache.plan({0}, kvmeld::budget::entries(10));
-  cache.current_plan().member_kept[1] = 0;
+  cache.current_plan().members.kept[1] = 0;
   send(cache.current_plan(), 0, 2, fate::share, 1, 1, 1, 1);
   hand_made::dump::renumber(cache.current_plan(), 0);
   cache.apply();

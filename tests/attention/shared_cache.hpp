@@ -44,7 +44,7 @@ template <class T, class Policy = decltype(kvmeld::preset::ems::shared())> struc
         std::sort(owners.begin(), owners.end());
         l.members.count[t.index] = static_cast<std::uint32_t>(owners.size());
         for (std::uint32_t m = 0; m < owners.size(); ++m) {
-          std::size_t const i = l.member_at(t, m);
+          std::size_t const i = l.members.at(t, m);
           l.members.owner[i] = owners[m];
           l.members.norm[i] = static_cast<float>(0.2 + 2 * d.uniform());
           l.members.position[i] = static_cast<int>(d.below(n));
@@ -78,7 +78,7 @@ inline reference::attention_result expected_of(kvmeld::ledger_ref const& l, kvme
     reference::matrix seen_keys, seen_values;
     std::vector<std::size_t> tokens;
     for (std::size_t i = 0; i < n + held; ++i) {
-      std::size_t const member = i < n ? 0 : l.member_at(t, static_cast<std::uint32_t>(i - n));
+      std::size_t const member = i < n ? 0 : l.members.at(t, static_cast<std::uint32_t>(i - n));
       std::size_t const slot = i < n ? i : l.members.owner[member];
       long const position =
           i < n ? l.position[l.at(t, static_cast<std::uint32_t>(i))] : l.members.position[member];

@@ -126,7 +126,7 @@ TEST_CASE("what is observed of shared entries is what attention gave each token"
         for (std::size_t j = 0; j < n + held; ++j) {
           float* const* const data = j < n ? l.channel_data : l.members.channel_data;
           std::size_t const at = j < n ? l.at(t, static_cast<std::uint32_t>(j))
-                                       : l.member_at(t, static_cast<std::uint32_t>(j - n));
+                                       : l.members.at(t, static_cast<std::uint32_t>(j - n));
           double const got = static_cast<double>(data[kvmeld::score::global_local::accumulated][at]);
           total += got;
           worst = std::max(worst, std::fabs(got - expected[j]) / (1 + expected[j]));

@@ -50,7 +50,7 @@ struct gathered {
       all += entries.back();
     }
     for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[t.index]; ++m)
-      members += static_cast<double>(l.members.channel_data[0][l.member_at(t, m)]);
+      members += static_cast<double>(l.members.channel_data[0][l.members.at(t, m)]);
     all += members;
   }
 };

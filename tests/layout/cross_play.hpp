@@ -78,7 +78,7 @@ template <class Cache> void score(Cache& cache, dice& d, std::uint32_t sequences
         if (l.members.capacity == 0) continue;
         auto const scores = support::random_scores(d, l.members.count[t.index]);
         for (std::uint32_t m = 0; m < scores.size(); ++m)
-          l.members.channel_data[c][l.member_at(t, m)] = scores[m];
+          l.members.channel_data[c][l.members.at(t, m)] = scores[m];
       }
     });
   }

@@ -79,7 +79,7 @@ reference::matrix some_attention(dice& d, Ref const& ref, kvmeld::track t, std::
     std::vector<double> weight(n + held, 0.0);
     double total = 0;
     for (std::uint32_t i = 0; i < n + held; ++i) {
-      std::uint32_t const slot = i < n ? i : l.members.owner[l.member_at(t, i - n)];
+      std::uint32_t const slot = i < n ? i : l.members.owner[l.members.at(t, i - n)];
       if (slot < seen) total += weight[i] = std::exp(1.5 * d.normal());
     }
     reference::row row;

@@ -124,7 +124,7 @@ std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint3
     for (std::uint32_t i = 0; m.capacity != 0 && i < ref.length(t); ++i)
       add(static_cast<double>(m.own_norm[ref.ledger.at(t, i)]));
     for (std::uint32_t i = 0; i < members; ++i) {
-      std::size_t const at = ref.ledger.member_at(t, i);
+      std::size_t const at = ref.ledger.members.at(t, i);
       out.push_back(m.owner[at]);
       out.push_back(static_cast<std::uint32_t>(m.position[at]));
       add(static_cast<double>(m.norm[at]));

@@ -30,7 +30,7 @@ inline member_list members_of(kvmeld::ledger_ref const& l, kvmeld::track t) {
   member_list out;
   if (l.members.capacity == 0) return out;
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
-    std::size_t const i = l.member_at(t, m);
+    std::size_t const i = l.members.at(t, m);
     out.owner.push_back(l.members.owner[i]);
     out.position.push_back(l.members.position[i]);
     out.norm.push_back(static_cast<double>(l.members.norm[i]));
@@ -48,7 +48,7 @@ inline void give_members(support::dice& d, kvmeld::ledger_ref const& l, kvmeld::
   l.members.count[t.index] = static_cast<std::uint32_t>(owners.size());
   for (std::uint32_t s = 0; s < n; ++s) l.degree[l.at(t, s)] = 1.0f;
   for (std::uint32_t m = 0; m < owners.size(); ++m) {
-    std::size_t const i = l.member_at(t, m);
+    std::size_t const i = l.members.at(t, m);
     l.members.owner[i] = owners[m];
     l.members.position[i] = -1 - static_cast<int>(m);
     l.members.norm[i] = static_cast<float>(0.1 + d.uniform());
@@ -66,7 +66,7 @@ inline void copy_members(kvmeld::ledger_ref const& from, kvmeld::track a, kvmeld
   for (std::uint32_t s = 0; s < from.length[a.index]; ++s)
     to.members.own_norm[to.at(b, s)] = from.members.own_norm[from.at(a, s)];
   for (std::uint32_t m = 0; m < count; ++m) {
-    std::size_t const x = from.member_at(a, m), y = to.member_at(b, m);
+    std::size_t const x = from.members.at(a, m), y = to.members.at(b, m);
     to.members.owner[y] = from.members.owner[x];
     to.members.position[y] = from.members.position[x];
     to.members.norm[y] = from.members.norm[x];

@@ -99,7 +99,7 @@ template <class Cache> std::vector<double> means_of(Cache const& cache) {
       };
       for (std::uint32_t i = 0; i < l.length[t.index]; ++i) add(l.channel_data, l.at(t, i));
       for (std::uint32_t i = 0; Cache::shares && i < l.members.count[t.index]; ++i)
-        add(l.members.channel_data, l.member_at(t, i));
+        add(l.members.channel_data, l.members.at(t, i));
     });
   }
   return out;

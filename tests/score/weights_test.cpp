@@ -31,7 +31,7 @@ template <class Cache> std::vector<float> numbers_of(Cache const& cache) {
       for (std::uint32_t c = 0; c < l.channels.count; ++c) {
         for (std::uint32_t i = 0; i < l.length[t.index]; ++i) out.push_back(l.channel_data[c][l.at(t, i)]);
         for (std::uint32_t i = 0; Cache::shares && i < l.members.count[t.index]; ++i)
-          out.push_back(l.members.channel_data[c][l.member_at(t, i)]);
+          out.push_back(l.members.channel_data[c][l.members.at(t, i)]);
       }
     });
   }

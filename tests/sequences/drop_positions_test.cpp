@@ -40,7 +40,7 @@ std::vector<support::byte_list> left_of(Cache const& cache, kvmeld::track t, pos
     if (l.members.capacity != 0) {
       numbers.push_back(l.members.own_norm[e]);
       for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
-        std::size_t const i = l.member_at(t, m);
+        std::size_t const i = l.members.at(t, m);
         if (l.members.owner[i] != s) continue;
         numbers.push_back(l.members.norm[i]);
         numbers.push_back(static_cast<float>(l.members.position[i]));
@@ -155,9 +155,9 @@ TEST_CASE("members go with the entry they share") {
   kvmeld::ledger_ref const& l = cache.ledger();
   kvmeld::track const t = kvmeld::make_track(extent, 1, 0, 1);
   std::uint32_t const members = l.members.count[t.index];
-  position_t const shared = l.position[l.at(t, l.members.owner[l.member_at(t, 0)])];
+  position_t const shared = l.position[l.at(t, l.members.owner[l.members.at(t, 0)])];
   std::uint32_t gone = 0;
-  while (gone < members && l.members.owner[l.member_at(t, gone)] == l.members.owner[l.member_at(t, 0)])
+  while (gone < members && l.members.owner[l.members.at(t, gone)] == l.members.owner[l.members.at(t, 0)])
     ++gone;
   cache.drop_positions(0, shared, shared + 1);
   CHECK(gone > 0);

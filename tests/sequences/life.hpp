@@ -63,7 +63,7 @@ template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t 
       if (cache.ledger().members.capacity == 0) continue;
       auto const scores = support::random_scores(d, cache.ledger().members.count[t.index]);
       for (std::uint32_t m = 0; m < scores.size(); ++m)
-        cache.ledger().members.channel_data[c][cache.ledger().member_at(t, m)] = scores[m];
+        cache.ledger().members.channel_data[c][cache.ledger().members.at(t, m)] = scores[m];
     }
     support::set_table(cache.ledger(), t, d);
   });

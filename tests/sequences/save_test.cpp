@@ -119,7 +119,7 @@ TEST_CASE("members are saved with their owners") {
   CHECK(b.count[u.index] == 2);
   CHECK(other.ledger().is_direction(u, 7));
   for (std::uint32_t m = 0; m < 2; ++m) {
-    std::size_t const x = cache.ledger().member_at(t, m), y = other.ledger().member_at(u, m);
+    std::size_t const x = cache.ledger().members.at(t, m), y = other.ledger().members.at(u, m);
     CHECK(a.norm[x] == b.norm[y]);
     CHECK(a.position[x] == b.position[y]);
     CHECK(a.owner[x] == b.owner[y]);

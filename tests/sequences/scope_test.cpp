@@ -30,8 +30,8 @@ template <class Cache> std::vector<float> planned(Cache const& cache, kvmeld::tr
     if (l.members.capacity != 0) out.push_back(l.members.own_norm[l.at(t, s)] > 0.0f ? 1.0f : 0.0f);
   }
   for (std::uint32_t m = 0; l.members.capacity != 0 && m < l.members.count[t.index]; ++m) {
-    out.push_back(static_cast<float>(l.members.owner[l.member_at(t, m)]));
-    out.push_back(static_cast<float>(l.members.position[l.member_at(t, m)]));
+    out.push_back(static_cast<float>(l.members.owner[l.members.at(t, m)]));
+    out.push_back(static_cast<float>(l.members.position[l.members.at(t, m)]));
   }
   return out;
 }
@@ -270,7 +270,7 @@ TEST_CASE("scopes refuse tracks that are not alike") {
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
     sharing.ledger().members.count[t.index] = t.kv_head == 3 ? 1 : 0;
     sharing.ledger().word(t, kvmeld::track_word::observed_rows) = 1;
-    sharing.ledger().members.owner[sharing.ledger().member_at(t, 0)] = 0;
+    sharing.ledger().members.owner[sharing.ledger().members.at(t, 0)] = 0;
   });
   refuses(
       sharing, budget::entries(20),

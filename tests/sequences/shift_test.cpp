@@ -182,7 +182,7 @@ TEST_CASE("members move with the rows they share") {
   auto const copy = support::twin_of(cache);
   cache.shift(0, 500, rope_of(rope_pairing::half_split));
   for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
-    std::size_t const i = l.member_at(t, m);
+    std::size_t const i = l.members.at(t, m);
     CHECK(l.members.position[i] == copy.ledger().members.position[i] + 500);
     CHECK(l.members.norm[i] == copy.ledger().members.norm[i]);
   }

@@ -46,7 +46,7 @@ template <class Ref> reference::ems_state read_ems(Ref const& ref, kvmeld::track
     out.slots.push_back(slot);
   }
   for (std::uint32_t m = 0; shares && m < l.members.count[t.index]; ++m) {
-    std::size_t const i = l.member_at(t, m);
+    std::size_t const i = l.members.at(t, m);
     out.members.push_back({static_cast<double>(l.members.norm[i]), l.members.position[i], l.members.owner[i],
                            ems_score_at(l.members.channel_data, i, filled >= window)});
   }

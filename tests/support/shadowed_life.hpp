@@ -308,7 +308,7 @@ private:
     for (std::size_t i = 0; cache.ledger().members.capacity != 0 && i < tracks(); ++i) {
       auto const& members = cache.ledger().members;
       for (std::uint32_t n = 0; n < members.count[where(q, i).index]; ++n) {
-        int const position = members.position[cache.ledger().member_at(where(q, i), n)];
+        int const position = members.position[cache.ledger().members.at(where(q, i), n)];
         if (position < first) behind = kvmeld::max_of(behind, position + 1);
       }
     }

@@ -191,7 +191,7 @@ private:
     std::vector<std::int32_t> positions(l.position + l.at(t, 0), l.position + l.at(t, 0) + n);
     std::uint32_t bad = 0, disorder = 0;
     for (std::uint32_t m = 0; m < held && m < l.members.capacity; ++m) {
-      std::size_t const i = l.member_at(t, m);
+      std::size_t const i = l.members.at(t, m);
       std::uint32_t const owner = l.members.owner[i];
       disorder += owner >= n || (m > 0 && owner < l.members.owner[i - 1]) ? 1 : 0;
       if (owner >= n) continue;

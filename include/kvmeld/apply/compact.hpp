@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/fields.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/columns.hpp>
@@ -11,6 +12,7 @@
 #include <kvmeld/layout/gather_row.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/row_pieces.hpp>
+#include <kvmeld/shared/move_members.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -282,8 +284,7 @@ private:
   }
 };
 
-/// Moves the entries of the ledger's arrays, renumbers owners of members, removes members of dropped owners,
-/// and sets the new length.
+/// Moves the entries of the ledger's arrays, and their members, and sets the new length.
 struct compact_ledger_phase : track_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     plan_ref const& plan = wave.plan;
@@ -293,14 +294,14 @@ struct compact_ledger_phase : track_phase {
     if (kept != n) {
       kept_entries const entries(wave, t.item);
       std::size_t const first = l.at(t.where, 0);
-      move(team, entries, l.degree + first);
-      move(team, entries, l.position + first);
-      move(team, entries, l.flags + first);
-      for (std::uint32_t c = 0; c < l.channels.count; ++c) move(team, entries, l.channel_data[c] + first);
-      if (l.members.capacity != 0) move(team, entries, l.members.own_norm + first);
+      for_each_field(
+          [&](field_of what, std::uint32_t, auto* x) {
+            if (what == field_of::entry) move(team, entries, x + first);
+          },
+          l);
       team.for_each(n - kept, [&](std::uint32_t i) { l.degree[first + kept + i] = 0.0f; });
     }
-    if (l.members.capacity != 0) move_members(team, t);
+    compact_members(team, wave, t);
     team.sync();
     if (team.lane() == 0) {
       l.length[t.where.index] = kept;
@@ -330,36 +331,6 @@ private:
         if (to < kept.count) x[to] = held[j];
       }
     }
-  }
-
-  /// Moves members of kept owners, as many at a time as there are lanes. Collective; barrier at the end.
-  template <class Team> KVMELD_HD void move_members(Team const& team, tile const& t) const {
-    plan_ref const& plan = wave.plan;
-    member_ref const& m = wave.ledger.members;
-    std::uint32_t const count = m.count[t.where.index];
-    std::size_t const base = wave.ledger.member_at(t.where, 0);
-    std::uint32_t kept = 0;
-    for (std::uint32_t first = 0; first < count; first += team.lanes()) {
-      std::uint32_t const i = first + team.lane();
-      std::size_t const owner = i < count ? plan.at(t.item, m.owner[base + i]) : 0;
-      bool const stays = i < count && plan.fates[owner] == fate::keep;
-      scan_result const places = team.scan(stays ? 1u : 0u);
-      std::size_t const from = base + i, to = base + kept + places.before;
-      auto const shift = [&](auto* array) {
-        auto held = array[base];
-        if (stays) held = array[from];
-        team.sync();
-        if (stays) array[to] = held;
-      };
-      shift(m.norm);
-      shift(m.position);
-      for (std::uint32_t c = 0; c < wave.ledger.channels.count; ++c) shift(m.channel_data[c]);
-      team.sync();
-      if (stays) m.owner[to] = plan.new_slot[owner];
-      kept += places.total;
-    }
-    team.sync();
-    if (team.lane() == 0) m.count[t.where.index] = kept;
   }
 };
 

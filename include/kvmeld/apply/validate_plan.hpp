@@ -9,6 +9,7 @@
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/shared/checks.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,6 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
   }
   std::vector<std::uint8_t> receives(n, 0);
   std::vector<std::uint8_t> owns(n, 0);
-  std::uint32_t shared = 0;
   for (slot_t s = 0; s < n; ++s) {
     std::size_t const i = plan.at(item, s);
     if (plan.fates[i] > fate::drop) return bad("fate", s, static_cast<int>(plan.fates[i]), "0 to 4");
@@ -86,9 +86,8 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
         return bad("target", s, to, "a slot that takes in either a set or a spread, not both");
       }
     }
-    shared += plan.fates[i] == fate::share ? 1 : 0;
   }
-  // A set is merged or shared as a whole, and members move only with a shared entry.
+  // A set is merged or shared as a whole.
   std::vector<std::uint8_t> merges(n, 0);
   std::vector<std::uint8_t> shares(n, 0);
   for (slot_t s = 0; s < n; ++s) {
@@ -101,20 +100,7 @@ inline std::string plan_problem(ledger_ref const& l, track where, plan_ref const
       return bad("set", s, "one of merged and shared entries", "one of either merged or shared entries");
     }
   }
-  std::uint32_t const held = l.members.capacity == 0 ? 0 : l.members.count[where.index];
-  std::uint32_t living = shared;
-  for (std::uint32_t m = 0; m < held; ++m) {
-    slot_t const owner = l.members.owner[l.member_at(where, m)];
-    if (merges[owner] != 0 || plan.fates[plan.at(item, owner)] == fate::spread) {
-      return bad(
-          "set", owner, "one that merges or spreads",
-          "one of shared entries, because members belong to the slot (its fate is keep, share or drop)");
-    }
-    living += plan.keeps_member(item, m) && plan.fates[plan.at(item, owner)] != fate::drop ? 1u : 0u;
-  }
-  if (living <= l.members.capacity || shared == 0) return {};
-  return refusal("plan", message("number of members of ", track_name), living, "at most ", l.members.capacity,
-                 ", the options.members");
+  return detail::plan_members_problem(l, where, plan, item, merges, track_name);
 }
 
 }  // namespace KVMELD_ABI

@@ -155,14 +155,21 @@ private:
 
 namespace detail {
 
+/// The phase that reads a ref: `type<Q, Out>`.
+template <class Ref> struct attend_phase_of;
+template <class Keys, class Values> struct attend_phase_of<cache_ref<Keys, Values>> {
+  template <class Q, class Out> using type = attend_phase<Keys, Values, Q, Out>;
+};
+
 /// attend without the checks of its arguments. Writes logits to `kept` if `kept` wants some.
-template <class Executor, class Keys, class Values, class Q, class Out>
+template <class Executor, class Ref, class Q, class Out>
 status attend_and_keep(Executor& executor, attention_params const& params, query_batch const& batch,
-                       head_rows<Q> query, cache_ref<Keys, Values> const& cache, head_rows<Out> out,
-                       log_sums<float> lse, split_keys const& split, kept_logits const& kept) {
-  return run_attend(executor, params, batch, cache.extent(), query, out, lse, split, !cache.ledger.padded,
+                       head_rows<Q> query, Ref const& cache, head_rows<Out> out, log_sums<float> lse,
+                       split_keys const& split, kept_logits const& kept) {
+  using phase = typename attend_phase_of<Ref>::template type<Q, Out>;
+  return run_attend(executor, params, batch, cache.extent(), query, out, lse, split, cache.in_order(),
                     [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
-                      return attend_phase<Keys, Values, Q, Out>{rows, cache, parts, kept};
+                      return phase{rows, cache, parts, kept};
                     });
 }
 
@@ -174,7 +181,8 @@ status attend_and_keep(Executor& executor, attention_params const& params, query
 /// log-sum-exps, degrees and sink included, and may be empty. Its logarithm is natural, or has base 2 with
 /// in_base_two(rows). `params` say how a logit is computed. A query that sees nothing gets zeros, and its
 /// log-sum-exp is the lowest float (its sink where there is one). NaN in a visible row shows in the result.
-/// Query head h reads KV head h / queries_per_kv_head. Arithmetic is in float. The order of summation is
+/// Query head h reads KV head h / queries_per_kv_head. `cache` is what a cache's ref() gives. A shared_ref
+/// says how slots that stand for several tokens are read. Arithmetic is in float. The order of summation is
 /// fixed, so that the bits are the same for any number of threads.
 ///
 /// Enqueues 1 launch on `executor`, or 2 if `split` has several parts; does not wait. Takes O(queries x
@@ -192,10 +200,10 @@ status attend_and_keep(Executor& executor, attention_params const& params, query
 /// Example: a track has two entries of the degrees 3 and 1 and the values 1 and 5. A query whose products
 /// with both keys are 0 has the logits ln 3 and 0, the weights 3/4 and 1/4, the output 2 and the log-sum-exp
 /// ln 4.
-template <class Executor, class Keys, class Values, class Q, class Out>
-status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
-              cache_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
-              attention_params const& params = {}, split_keys split = {}) {
+template <class Executor, class Ref, class Q, class Out>
+status attend(Executor& executor, query_batch const& batch, head_rows<Q> query, Ref const& cache,
+              head_rows<Out> out, log_sums<float> lse = {}, attention_params const& params = {},
+              split_keys split = {}) {
   constexpr bool readable = is_immediate<Executor>::value;
   std::string const problem = detail::attend_refusal(readable, batch, query, cache, out, params, split);
   if (!problem.empty()) return raise(problem);

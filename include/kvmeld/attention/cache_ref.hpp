@@ -47,6 +47,8 @@ template <class Keys, class Values> struct cache_ref {
   KVMELD_HD float log_degree(track t, slot_t s) const { return ledger.log_degree(t, s); }
   /// The token position that the entry's key is rotated for.
   KVMELD_HD position_t position(track t, slot_t s) const { return ledger.position[ledger.at(t, s)]; }
+  /// Whether positions ascend from slot to slot, so that a window shows the last slots of a track.
+  KVMELD_HD bool in_order() const { return !ledger.padded; }
   /// Extents of the cache.
   KVMELD_HD shape const& extent() const { return ledger.extent; }
 };

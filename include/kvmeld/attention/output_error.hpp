@@ -3,7 +3,6 @@
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
-#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/span.hpp>

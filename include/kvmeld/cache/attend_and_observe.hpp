@@ -55,18 +55,14 @@ template <class Cache, class Q, class Out>
 status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},
                           query_sample probes = {}, split_keys split = {}) {
-  if constexpr (Cache::shares) {
-    return raise(refusal("attention::attend_and_observe", "policy", "one that shares entries",
-                         "one that does not, because members have logits of their own (or call "
-                         "attention::attend, then observe)"));
-  } else {
-    shape const& s = cache.sizes().extent;
-    observation_need const need = cache.needs_observation();
+  auto const both = [&](auto& own) -> status {
+    shape const& s = own.sizes().extent;
+    observation_need const need = own.needs_observation();
     bool const observes(need);
-    constexpr bool readable = is_immediate<std::decay_t<decltype(cache.executor())>>::value;
-    std::string problem = cache.valid().text();
+    constexpr bool readable = is_immediate<std::decay_t<decltype(own.executor())>>::value;
+    std::string problem = own.valid().text();
     if (problem.empty())
-      problem = detail::attend_refusal(readable, batch, query, cache.ref(), out, params, split);
+      problem = detail::attend_refusal(readable, batch, query, own.ref(), out, params, split);
     if (problem.empty()) problem = kvmeld::detail::probes_problem("attention::attend_and_observe", probes);
     if (problem.empty() && observes) {
       std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), probes);
@@ -77,24 +73,27 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
       }
     }
     if (!problem.empty()) return raise(problem);
-    if (status const st = cache.check_observation(batch, params, probes); !st.ok()) return st;
+    if (status const st = own.check_observation(batch, params, probes); !st.ok()) return st;
     kept_logits kept{};
     if (observes) {
       std::uint32_t const rows = probes.count(batch.max_queries());
       if (!need.queries) kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), probes};
       if (!lse.given()) {
-        float* const own = memory.data() + std::size_t{batch.size()} * s.query_heads() * rows * s.capacity;
-        lse = rows_by_head(own, batch.max_queries(), s.query_heads(), 1);
+        float* const sums = memory.data() + std::size_t{batch.size()} * s.query_heads() * rows * s.capacity;
+        lse = rows_by_head(sums, batch.max_queries(), s.query_heads(), 1);
       }
     }
     status attended =
-        detail::attend_and_keep(cache.executor(), params, batch, query, cache.ref(), out, lse, split, kept);
+        detail::attend_and_keep(own.executor(), params, batch, query, own.ref(), out, lse, split, kept);
     if (!attended.ok() || !observes) return attended;
-    if (need.queries) return cache.observe(batch, query, lse, params, probes);
+    if (need.queries) return own.observe(batch, query, lse, params, probes);
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,
                                         kept.rows.row_stride};
-    return cache.observe_logits(batch, logits, lse, params, probes);
-  }
+    return own.observe_logits(batch, logits, lse, params, probes);
+  };
+  return Cache::sharing::by_slot("attention::attend_and_observe",
+                                 "members have logits of their own (or call attention::attend, then observe)",
+                                 both, cache);
 }
 
 }  // namespace attention

@@ -125,16 +125,6 @@ inline std::string scope_problem(cache_options const& sizes) {
                  largest::joined_channels);
 }
 
-/// Why options.members is too large; empty if it is not.
-inline std::string members_problem(cache_options const& sizes) {
-  if (sizes.members > largest::members) {
-    return refusal("options", "members", sizes.members, "at most ", largest::members);
-  }
-  std::uint64_t const all = std::uint64_t{sizes.extent.tracks()} * sizes.members;
-  if (all <= largest::all_members) return {};
-  return refusal("options", "members of all tracks", all, "at most ", largest::all_members);
-}
-
 }  // namespace detail
 
 }  // namespace KVMELD_ABI

@@ -202,8 +202,7 @@ std::string scopes(char const* call, ledger_ref const& l, index_list sequences, 
         problem =
             differ("budget", allowed.resolve(t, l.seen[sequence]), allowed.resolve(leader, l.seen[sequence]));
       }
-      if (problem.empty() && l.members.count != nullptr)
-        problem = differ("number of members", l.members.count[t.index], l.members.count[leader.index]);
+      if (problem.empty()) problem = differ("number of members", l.members.held(t), l.members.held(leader));
       if (problem.empty()) {
         problem = differ("length of the beginning that may not be written", shielded_length(l, t, tensors),
                          shielded_length(l, leader, tensors));

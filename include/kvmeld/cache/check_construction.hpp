@@ -20,6 +20,7 @@
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/policy/rules.hpp>
 #include <kvmeld/score/score.hpp>
+#include <kvmeld/shared/sharing.hpp>
 
 #include <cstdint>
 #include <limits>
@@ -85,19 +86,14 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
 }  // namespace detail
 
 /// Why tracks cannot be padded to one length under these options; empty if they can, or need not be.
-template <class Merge> std::string padding_problem(Merge const& merge, cache_options const& sizes) {
+template <class Merge> std::string padding_problem(Merge const&, cache_options const& sizes) {
   if (!sizes.padded) return {};
   if (sizes.whole_plan) {
     return refusal(
         "options", "padded", "true",
         "false with options.whole_plan, whose plans may be edited to lengths that the host does not know");
   }
-  if (facts_of<merge_facts>(merge).shares) {
-    return refusal(
-        "options", "padded", "true",
-        "false, because the policy shares entries and no bias per slot can express members (or use "
-        "preset::ems::collapsed)");
-  }
+  if (std::string text = detail::sharing_of<Merge>::padding_problem(); !text.empty()) return text;
   if (sizes.bias == bias_support::per_head) return {};
   if (sizes.bias == bias_support::shared && sizes.scope != plan_scope::head) return {};
   return refusal(
@@ -123,7 +119,7 @@ inline std::string split_size_problem(cache_options const& sizes) {
 template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& sizes) {
   std::string problem = extent_problem(sizes.extent);
-  if (problem.empty()) problem = members_problem(sizes);
+  if (problem.empty()) problem = members_problem(sizes.members, sizes.extent.tracks());
   if (problem.empty()) problem = scope_problem(sizes);
   if (problem.empty()) problem = tensors_problem(x, sizes.extent);
   if (problem.empty()) problem = configuration_problem(p);
@@ -133,10 +129,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, sizes);
   if (problem.empty()) problem = split_size_problem(sizes);
-  if (problem.empty() && shares_entries<typename Policy::merge_type>::value && sizes.members == 0) {
-    problem = refusal("options", "members", 0,
-                      "at least 1, because the policy shares entries (preset::ems::members_for(budget))");
-  }
+  if (problem.empty()) problem = sharing_of<typename Policy::merge_type>::room_problem(sizes.members);
   return refusal_within("merged_cache", problem);
 }
 

@@ -38,14 +38,7 @@ public:
     l.id = sequences_.id.data();
     l.is_open = sequences_.is_open.data();
     l.sequence_words = sequences_.words.data();
-    l.degree = nullptr;
-    l.position = nullptr;
-    l.flags = nullptr;
-    for (float*& channel : l.channel_data) channel = nullptr;
-    std::uint32_t const members = l.members.capacity;
-    l.members = {};
-    l.members.capacity = members;
-    l.table = nullptr;
+    forget_entries(l);
     return l;
   }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <kvmeld/attention/cache_ref.hpp>
-#include <kvmeld/attention/shared_ref.hpp>
 #include <kvmeld/cache/cache_arrays.hpp>
 #include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/check_calls.hpp>
@@ -33,7 +32,6 @@
 #include <kvmeld/observe/observe.hpp>
 #include <kvmeld/observe/observe_chunks.hpp>
 #include <kvmeld/observe/observe_logits.hpp>
-#include <kvmeld/observe/observe_shared.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/probes.hpp>
@@ -61,6 +59,7 @@
 #include <kvmeld/sequences/set_rounds.hpp>
 #include <kvmeld/sequences/shift.hpp>
 #include <kvmeld/sequences/truncate.hpp>
+#include <kvmeld/shared/sharing.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -116,11 +115,11 @@ class merged_cache : public ledger_readings {
 public:
   /// Type of the policy.
   using policy_type = detail::policy_or_stand_in<Policy>;
-  /// Whether entries have members with norms of their own (EMS).
-  static constexpr bool shares = shares_entries<typename policy_type::merge_type>::value;
+  /// What differs if entries have members with norms of their own (EMS).
+  using sharing = detail::sharing_of<typename policy_type::merge_type>;
+  static constexpr bool shares = sharing::shares;
   /// The type of ref(): shared_ref if the policy shares entries (EMS), else cache_ref.
-  using ref_type =
-      std::conditional_t<shares, shared_ref<keys_used, values_used>, cache_ref<keys_used, values_used>>;
+  using ref_type = typename sharing::template ref_type<keys_used, values_used>;
 
   /// Allocates the ledger and the workspace (docs/architecture.md has the bytes), and enqueues zeros for
   /// both. Does not wait. Refuses tensors, a policy and options that do not fit together, and names what does
@@ -572,7 +571,6 @@ private:
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
                                   query_sample probes, char const* null) const;
-  std::string chunks_problem() const;
   std::string queries_problem(char const* call) const;
   template <class Launches>
   status run_observation(char const* call, query_batch const& batch, batch_source const& source,

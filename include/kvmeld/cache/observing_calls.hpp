@@ -21,7 +21,7 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
                            : lse.given() || without ? nullptr
                                                     : "lse.data";
   auto const problem = [&] {
-    std::string text = chunks && shares ? chunks_problem() : std::string();
+    std::string text = chunks ? sharing::chunks_problem() : std::string();
     return text.empty() ? observation_problem(batch, params, probes, null) : text;
   };
   if (status s = refuse(problem); !s.ok()) return s;
@@ -35,11 +35,10 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
         if (absorbs) executor_.run(phase, sizes_.extent, source.items(), source);
       }
       if constexpr (detail::channel_bound<score_type>() != 0) {
-        using phase_type = std::conditional_t<shares, detail::observe_shared_phase<score_type, keys_used, Q>,
-                                              detail::observe_queries_phase<score_type, keys_used, Q>>;
+        using phase_type = typename sharing::template observe_queries<score_type, keys_used, Q>;
         phase_type const phase{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse};
         if (sums && !chunks) executor_.run(phase, sizes_.extent, source.items(), source);
-        if constexpr (contract::allows<score_uses::fold, score_type> && !shares) {
+        if constexpr (contract::allows<score_uses::fold, score_type>) {
           detail::observe_chunks_phase<score_type, keys_used, Q> const inside{
               {policy_.score, ledger_, source, probes}, tensors_.keys, params, query};
           if (chunks) executor_.run(inside, sizes_.extent, source.items(), source);
@@ -63,8 +62,9 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
   if constexpr (detail::channel_bound<score_type>() != 0) {
     if (!needs_observation()) return {};
     batch_source const source{sizes_.extent, batch.staged(executor_)};
-    detail::observe_rows_phase<score_type, T, shares> const phase{
-        {policy_.score, ledger_, source, probes}, params, rows};
+    using phase_type = typename sharing::template observe_rows<score_type, T>;
+    phase_type const phase{
+        detail::observe_rows_phase<score_type, T>{{policy_.score, ledger_, source, probes}, params, rows}};
     return run_observation("observe_rows", batch, source, probes,
                            [&] { executor_.run(phase, sizes_.extent, source.items(), source); });
   }
@@ -75,26 +75,25 @@ template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_rows<float const> logits,
                                                 log_sums<float const> lse, attention_params const& params,
                                                 query_sample probes) {
-  if constexpr (shares) {
-    return raise(refusal("observe_logits", "policy", "one that shares entries",
-                         "one that does not, because members have logits of their own (or call observe)"));
-  } else {
-    char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
-    auto const problem = [&] {
-      std::string text = queries_problem("observe_logits");
-      return text.empty() ? observation_problem(batch, params, probes, null) : text;
-    };
+  char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
+  auto const problem = [&] {
+    std::string text = queries_problem("observe_logits");
+    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+  };
+  auto const observe_all = [&](auto& executor) -> status {
     if (status s = refuse(problem); !s.ok()) return s;
     if constexpr (detail::channel_bound<score_type>() != 0) {
       if (!needs_observation()) return {};
-      batch_source const source{sizes_.extent, batch.staged(executor_)};
+      batch_source const source{sizes_.extent, batch.staged(executor)};
       detail::observe_logits_phase<score_type> const phase{
           {policy_.score, ledger_, source, probes}, params, logits, lse};
       return run_observation("observe_logits", batch, source, probes,
-                             [&] { executor_.run(phase, sizes_.extent, source.items(), source); });
+                             [&] { executor.run(phase, sizes_.extent, source.items(), source); });
     }
     return {};
-  }
+  };
+  return sharing::by_slot("observe_logits", "members have logits of their own (or call observe)", observe_all,
+                          executor_);
 }
 
 template <class E, class P, class K, class V>
@@ -123,12 +122,6 @@ std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& bat
                    "null, because the policy's score absorbs queries, which have no weights");
   }
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
-}
-
-/// Why attention inside chunks cannot be observed where policies share entries.
-template <class E, class P, class K, class V> std::string merged_cache<E, P, K, V>::chunks_problem() const {
-  return refusal("observe", "policy", "one that shares entries, with a score of attention inside chunks",
-                 "one that does not share entries, because members have logits of their own");
 }
 
 /// Why a score that needs queries cannot be fed attention; empty if it needs no queries.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <kvmeld/attention/attend.hpp>
-#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/cache/attend_and_observe.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
@@ -333,18 +332,17 @@ public:
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
                           std::uint32_t heads_per_track, attention::behind_end behind,
                           std::uint32_t columns) override {
-    if constexpr (Cache::shares) {
-      return raise(
-          refusal("any_cache::write_log_degree", "policy", "one that shares entries",
-                  "one that does not, because no bias per slot can express members (or call attend)"));
-    } else {
+    auto const write = [&](auto const& ref) {
       return std::visit(
           [&](auto const& o) {
-            return attention::write_log_degree(cache_.executor(), cache_.ref(), layer, sequences, o,
-                                               heads_per_track, behind, columns);
+            return attention::write_log_degree(cache_.executor(), ref, layer, sequences, o, heads_per_track,
+                                               behind, columns);
           },
           out);
-    }
+    };
+    return Cache::sharing::by_slot("any_cache::write_log_degree",
+                                   "no bias per slot can express members (or call attend)", write,
+                                   cache_.ref());
   }
 
 private:

@@ -5,6 +5,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
+#include <kvmeld/core/members.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -56,20 +57,6 @@ enum : std::uint32_t {
 };
 }  // namespace sequence_word
 
-/// Members of shared entries (EMS): tokens that keep a norm and a position of their own inside another entry.
-/// The token that owns the slot is not a member: its position, channels and own_norm are those of the slot.
-/// Members are ordered by owner, and within one owner in the order in which they came.
-struct member_ref {
-  float* norm = nullptr;                   ///< [tracks][capacity] ||k|| before merging
-  position_t* position = nullptr;          ///< [tracks][capacity]
-  slot_t* owner = nullptr;                 ///< [tracks][capacity] slot of the entry it belongs to
-  float* channel_data[max_channels] = {};  ///< [tracks][capacity] each: score channels per member
-  std::uint32_t* count = nullptr;          ///< [tracks] number of members
-  float* own_norm =
-      nullptr;  ///< [tracks][slots] > 0: the row is a direction; own_norm times the row is its token's key
-  std::uint32_t capacity = 0;  ///< members per track; 0: the policy shares nothing
-};
-
 /// Natural logarithm of a degree: 0 for an unmerged entry, the lowest float for an empty slot.
 KVMELD_HD inline float log_of_degree(float degree) {
   return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
@@ -108,10 +95,6 @@ struct ledger_ref {
 
   /// Index into arrays of entries.
   KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
-  /// Index into arrays of members.
-  KVMELD_HD std::size_t member_at(track t, std::uint32_t m) const {
-    return std::size_t{t.index} * members.capacity + m;
-  }
   /// Word `w` of a track, as track_word numbers them.
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
@@ -162,31 +145,14 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t tokens(std::uint32_t sequence) const { return seen[sequence] + pending[sequence]; }
   /// The factor that turns the slot's key row into the key of its own token; 1 for an ordinary entry.
   KVMELD_HD float norm_factor(track t, slot_t s) const {
-    float const norm = members.capacity == 0 ? 0.0f : members.own_norm[at(t, s)];
+    float const norm = members.norm_of_row(at(t, s));
     return norm > 0.0f ? norm : 1.0f;
   }
   /// True if the slot's key row is a direction, because members share it.
-  KVMELD_HD bool is_direction(track t, slot_t s) const {
-    return members.capacity != 0 && members.own_norm[at(t, s)] > 0.0f;
-  }
+  KVMELD_HD bool is_direction(track t, slot_t s) const { return members.norm_of_row(at(t, s)) > 0.0f; }
   /// False if the entry has a row with NaN or infinity. Such an entry never merges and is never a target.
   KVMELD_HD bool usable(track t, slot_t s) const { return (flags[at(t, s)] & entry_flag::nonfinite) == 0; }
 };
-
-/// First member whose owner is slot `s` or later: members are ordered by owner.
-KVMELD_HD inline std::uint32_t first_member_of(ledger_ref const& l, track where, slot_t s) {
-  std::uint32_t low = 0;
-  std::uint32_t high = l.members.count[where.index];
-  while (low < high) {
-    std::uint32_t const middle = low + (high - low) / 2;
-    if (l.members.owner[l.member_at(where, middle)] < s) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 /// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
 inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,
@@ -207,22 +173,56 @@ inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const
   l.position = a.take<position_t>(slots);
   l.flags = a.take<std::uint8_t>(slots);
   for (std::uint32_t c = 0; c < channels.count; ++c) l.channel_data[c] = a.take<float>(slots);
-  l.members.capacity = members_per_track;
-  if (members_per_track != 0) {
-    std::size_t const members = tracks * members_per_track;
-    l.members.norm = a.take<float>(members);
-    l.members.position = a.take<position_t>(members);
-    l.members.owner = a.take<slot_t>(members);
-    for (std::uint32_t c = 0; c < channels.count; ++c) l.members.channel_data[c] = a.take<float>(members);
-    l.members.count = a.take<std::uint32_t>(tracks);
-    l.members.own_norm = a.take<float>(slots);
-  }
+  l.members = detail::carve_members(a, extent, channels, members_per_track);
   l.table_floats = table_floats;
   if (table_floats != 0) l.table = a.take<float>(tracks * table_floats);
   return l;
 }
 
 namespace detail {
+
+/// The same for a ledger like `l` of another extent.
+inline ledger_ref carve_ledger_like(arena& a, shape const& extent, ledger_ref const& l) {
+  ledger_ref out = carve_ledger(a, extent, l.channels, l.members.capacity, l.table_floats);
+  out.first_layer = l.first_layer;
+  out.first_kv_head = l.first_kv_head;
+  out.ignore_degree = l.ignore_degree;
+  out.padded = l.padded;
+  return out;
+}
+
+/// Sets the arrays per entry and per member, and the score's table, to null.
+inline void forget_entries(ledger_ref& l) {
+  l.degree = nullptr;
+  l.position = nullptr;
+  l.flags = nullptr;
+  for (float*& channel : l.channel_data) channel = nullptr;
+  l.members = l.members.without_arrays();
+  l.table = nullptr;
+}
+
+/// Writes a new, unmerged entry: degree 1, every channel at its initial value, no flags.
+KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, position_t position) {
+  std::size_t const i = l.at(where, s);
+  l.degree[i] = 1.0f;
+  l.position[i] = position;
+  l.flags[i] = 0;
+  if (l.members.own_norm != nullptr) l.members.own_norm[i] = 0.0f;
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c][i] = l.channels.at[c].initial;
+}
+
+/// Empties what a track has besides entries and words: members, and the score's table. Cooperative.
+template <class Team> KVMELD_HD void clear_rest(Team const& team, ledger_ref const& l, track t) {
+  team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(t)[i] = 0.0f; });
+  if (team.lane() == 0 && l.members.count != nullptr) l.members.count[t.index] = 0;
+}
+
+/// Copies what clear_rest empties. Arrays of members are copied as those of entries are (core/fields.hpp).
+template <class Team>
+KVMELD_HD void copy_rest(Team const& team, ledger_ref const& l, track t, ledger_ref const& out, track to) {
+  team.for_each(l.table_floats, [&](std::uint32_t i) { out.table_of(to)[i] = l.table_of(t)[i]; });
+  if (team.lane() == 0 && l.members.count != nullptr) out.members.count[to.index] = l.members.count[t.index];
+}
 
 /// The array of the channel with this tag; null if there is none. The number of turns is fixed, so that a
 /// device need not keep the lists in memory that can be indexed.

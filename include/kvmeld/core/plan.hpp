@@ -4,6 +4,7 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/members.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
 
@@ -39,9 +40,7 @@ struct plan_ref {
   std::uint32_t* old_length = nullptr;  ///< [tracks of a wave] the length the plan was made for
   std::uint32_t* new_length = nullptr;  ///< [tracks of a wave] the length after the plan
   std::uint32_t stride = 0;             ///< slots per track
-  std::uint8_t* member_kept =
-      nullptr;  ///< [tracks of a wave][member_stride] 0: the member goes; null: the policy shares nothing
-  std::uint32_t member_stride = 0;  ///< members per track
+  kept_members members;                 ///< which members of shared entries stay
 
   /// Index of slot s of track `item` in the per-entry arrays.
   KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
@@ -49,10 +48,6 @@ struct plan_ref {
   KVMELD_HD bool reaches(std::uint32_t item, slot_t source, slot_t p) const {
     std::size_t const e = at(item, source);
     return p >= target[e] && p - target[e] < span[e];
-  }
-  /// Whether a member of a shared entry stays.
-  KVMELD_HD bool keeps_member(std::uint32_t item, std::uint32_t m) const {
-    return member_kept == nullptr || member_kept[std::size_t{item} * member_stride + m] != 0;
   }
 };
 
@@ -63,8 +58,7 @@ inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacit
   std::size_t const n = std::size_t{tracks} * capacity;
   plan_ref p;
   p.stride = capacity;
-  p.member_stride = members;
-  if (members != 0) p.member_kept = a.take<std::uint8_t>(std::size_t{tracks} * members);
+  p.members = detail::carve_kept_members(a, tracks, members);
   p.fates = a.take<fate>(n);
   p.target = a.take<slot_t>(n);
   p.span = a.take<slot_t>(n);

@@ -6,6 +6,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/members.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -107,8 +108,7 @@ struct wave_ref {
   /// [tracks][capacity] the slots of the sets, ascending in each set. Until link_phase these are the centers.
   slot_t* set_member = nullptr;
 
-  float* member_score = nullptr;          ///< [tracks][members.capacity] importance of each member
-  std::uint32_t* member_order = nullptr;  ///< [tracks][2 members.capacity]: room to sort members in
+  member_room members;  ///< room for the members of shared entries
 
   detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
   std::uint32_t* counts = nullptr;       ///< [tracks][split_counts] histograms; null where `share` is
@@ -128,10 +128,6 @@ struct wave_ref {
   /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
     return counts + std::size_t{item} * detail::split_counts;
-  }
-  /// Index into arrays of members.
-  KVMELD_HD std::size_t member_at(std::uint32_t item, std::uint32_t m) const {
-    return std::size_t{item} * ledger.members.capacity + m;
   }
   /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
@@ -160,10 +156,7 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   w.step = carve_plan(a, tracks, extent.capacity);
   w.set_end = a.take<slot_t>(n);
   w.set_member = a.take<slot_t>(n);
-  if (members != 0) {
-    w.member_score = a.take<float>(std::size_t{tracks} * members);
-    w.member_order = a.take<std::uint32_t>(std::size_t{tracks} * 2 * members);
-  }
+  w.members = detail::carve_member_room(a, tracks, members);
   if (max_split > 1) {
     w.share = a.take<detail::share_state>(tracks);
     w.counts = a.take<std::uint32_t>(std::size_t{tracks} * detail::split_counts);
@@ -180,6 +173,23 @@ struct track_phase {
   static constexpr bool light = true, spans_blocks = true;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
+};
+
+/// Base of phases over the tracks that share one plan: neighbours in the wave, equally long; the first one
+/// leads.
+struct scope_phase : track_phase {
+  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }
+
+protected:
+  /// Gives at(track, i), for all tracks and i < n, the mean over the tracks, summed in their order.
+  template <class Team, class At> KVMELD_HD void average(Team const& team, std::uint32_t n, At at) const {
+    team.for_each(n, [&](std::uint32_t i) {
+      float sum = 0.0f;
+      for (std::uint32_t m = 0; m < wave.scope; ++m) sum += at(m, i);
+      float const mean = sum / static_cast<float>(wave.scope);
+      for (std::uint32_t m = 0; m < wave.scope; ++m) at(m, i) = mean;
+    });
+  }
 };
 
 /// Base of light phases whose tiles are `block` slots each, and that take no scratch.

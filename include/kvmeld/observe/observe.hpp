@@ -119,54 +119,55 @@ private:
   }
 };
 
-/// Sums probabilities that the engine has: rows[sequence][query head][query][token]. A token is a slot. If
-/// the policy shares entries (`Members`), the members follow the slots in ledger order, as shared_ref numbers
-/// them. Probabilities that `params` hides (causal, window) are not read.
-template <class Score, class T, bool Members = false> struct observe_rows_phase : observe_base<Score> {
+/// Sums probabilities that the engine has: rows[sequence][query head][query][slot]. Probabilities that
+/// `params` hides (causal, window) are not read.
+template <class Score, class T> struct observe_rows_phase : observe_base<Score> {
   using base = observe_base<Score>;
   using base::channels;
   using base::token_block;
   attention_params params;
   head_rows<T> rows_view;
 
-  std::uint32_t tiles(shape const& s) const {
-    return base::tiles(s) + (Members ? ceil_div(this->ledger.members.capacity, token_block) : 0);
-  }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = this->ledger;
-    std::uint32_t const length = l.length[t.where.index];
-    std::uint32_t const tokens = length + (Members ? l.members.count[t.where.index] : 0);
-    std::uint32_t const begin = t.index * token_block;
-    if (begin >= tokens) return;
-    std::uint32_t const member = this->source.row_of(t.item);
-    std::uint32_t const queries = this->source.batch.queries(member);
-    std::uint32_t const rows = this->rows_of(member);
-    typename base::updates const u = this->updates_of(t.where, rows);
-    std::uint32_t const group = l.extent.queries_per_kv_head;
-    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
-    std::uint32_t const empty = l.word(t.where, track_word::empty);
-    team.for_each(min_of(token_block, tokens - begin), [&](std::uint32_t n) {
-      std::uint32_t const i = begin + n;
-      bool const own = !Members || i < length;
-      std::size_t const e = own ? l.at(t.where, i) : l.member_at(t.where, i - length);
-      slot_t const slot = own ? i : l.members.owner[e];
-      position_t const position = own ? l.position[e] : l.members.position[e];
-      float sums[channels] = {};
-      for (std::uint32_t r = u.first_row; r < rows; ++r) {
-        std::uint32_t const query = this->probes.query_of(queries, r);
-        std::uint32_t const visible = params.visible(length, queries, query);
-        if (slot >= visible) continue;
-        if (!params.in_window(position, params.position_of(known, queries, query))) continue;
-        float const weight = this->probes.weight(member, query);
-        this->add_heads(u, r, visible - empty, weight, sums, [&](std::uint32_t h) {
-          using traits = element_traits<std::remove_const_t<T>>;
-          return traits::to_float(rows_view.row(member, t.where.kv_head * group + h, query)[i]);
-        });
-      }
-      base::add_to(own ? l.channel_data : l.members.channel_data, e, u, sums);
+    std::uint32_t const length = l.length[t.where.index], begin = t.index * token_block;
+    if (begin >= length) return;
+    typename base::updates const u = updates_of_tile(t);
+    team.for_each(min_of(token_block, length - begin), [&](std::uint32_t n) {
+      slot_t const s = begin + n;
+      std::size_t const e = l.at(t.where, s);
+      add_column(t, u, s, s, l.position[e], l.channel_data, e);
     });
+  }
+
+protected:
+  KVMELD_HD typename base::updates updates_of_tile(tile const& t) const {
+    return this->updates_of(t.where, this->rows_of(this->source.row_of(t.item)));
+  }
+
+  /// Adds column `i` of the rows, the attention to a token of slot `slot`, to element `e` of the channels.
+  KVMELD_HD void add_column(tile const& t, typename base::updates const& u, std::uint32_t i, slot_t slot,
+                            position_t position, float* const* data, std::size_t e) const {
+    ledger_ref const& l = this->ledger;
+    std::uint32_t const row = this->source.row_of(t.item), queries = this->source.batch.queries(row);
+    std::uint32_t const rows = this->rows_of(row), group = l.extent.queries_per_kv_head;
+    std::uint32_t const length = l.length[t.where.index], empty = l.word(t.where, track_word::empty);
+    std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
+    float sums[channels] = {};
+    for (std::uint32_t r = u.first_row; r < rows; ++r) {
+      std::uint32_t const query = this->probes.query_of(queries, r);
+      std::uint32_t const visible = params.visible(length, queries, query);
+      if (slot >= visible) continue;
+      if (!params.in_window(position, params.position_of(known, queries, query))) continue;
+      float const weight = this->probes.weight(row, query);
+      this->add_heads(u, r, visible - empty, weight, sums, [&](std::uint32_t h) {
+        using traits = element_traits<std::remove_const_t<T>>;
+        return traits::to_float(rows_view.row(row, t.where.kv_head * group + h, query)[i]);
+      });
+    }
+    base::add_to(data, e, u, sums);
   }
 };
 

@@ -10,6 +10,7 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/score/score.hpp>
+#include <kvmeld/shared/score_members.hpp>
 
 #include <array>
 #include <cstddef>

@@ -5,7 +5,6 @@
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/fit_rows.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
-#include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/apply/spread_rows.hpp>
 #include <kvmeld/core/budget.hpp>
@@ -39,6 +38,7 @@
 #include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
+#include <kvmeld/shared/sharing.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -83,18 +83,10 @@ namespace detail {
 /// The plan arrays from track `first` of the stored plan on.
 inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
   std::size_t const n = std::size_t{first} * p.stride;
-  return {p.fates + n,
-          p.target + n,
-          p.span + n,
-          p.key_weight + n,
-          p.value_weight + n,
-          p.degree_weight + n,
-          p.new_slot + n,
-          p.old_length + first,
-          p.new_length + first,
-          p.stride,
-          p.member_kept + std::size_t{first} * p.member_stride,
-          p.member_stride};
+  return {p.fates + n,      p.target + n,         p.span + n,
+          p.key_weight + n, p.value_weight + n,   p.degree_weight + n,
+          p.new_slot + n,   p.old_length + first, p.new_length + first,
+          p.stride,         p.members.from(first)};
 }
 
 /// Calls body(wave) for the waves that cover the work list. A wave holds whole budget scopes of `split`
@@ -145,9 +137,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   } else {
     launch(score_phase<score_type>{p.score, wave});
   }
-  if constexpr (shares_entries<typename Policy::merge_type>::value) {
-    launch(score_members_phase<score_type>{p.score, wave});
-  }
+  sharing_of<typename Policy::merge_type>::score(launch, p.score);
   if (shared) launch(unite_scores_phase{{wave}});
   if (wave.split > 1) limit_by_score(launch, p);
   launch(select_phase_of(p, wave));

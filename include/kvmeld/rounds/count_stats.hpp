@@ -33,27 +33,24 @@ KVMELD_HD inline float gathered_attention(channel_list const& channels, float* c
   return value(channel_tag::hits_past) + value(channel_tag::hits_current);
 }
 
-/// Sum of the attention of all entries with keeps(slot) and all members with keeps_member(member).
+/// Sum of the attention of all entries with keeps(slot) and of all members of entries with lives(slot).
 /// Collective.
-template <class Team, class Keeps, class KeepsMember>
+template <class Team, class Keeps, class Lives>
 KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track where, std::uint32_t length,
-                               Keeps keeps, KeepsMember keeps_member) {
+                               Keeps keeps, Lives lives) {
   float* const partial = team.template scratch<float>(team_partials);
-  float const own = team_sum(
-      team, length,
-      [&](std::uint32_t s) {
-        return keeps(s) ? gathered_attention(l.channels, l.channel_data, l.at(where, s)) : 0.0f;
-      },
-      partial);
-  if (l.members.capacity == 0) return own;
-  return own + team_sum(
-                   team, l.members.count[where.index],
-                   [&](std::uint32_t m) {
-                     std::size_t const i = l.member_at(where, m);
-                     return keeps_member(m) ? gathered_attention(l.channels, l.members.channel_data, i)
-                                            : 0.0f;
-                   },
-                   partial);
+  auto const sum = [&](std::uint32_t n, float* const* data, std::size_t first, auto counts) {
+    return team_sum(
+        team, n,
+        [&](std::uint32_t i) { return counts(i) ? gathered_attention(l.channels, data, first + i) : 0.0f; },
+        partial);
+  };
+  float const own = sum(length, l.channel_data, l.at(where, 0), keeps);
+  std::uint32_t const held = l.members.held(where);
+  if (held == 0) return own;
+  std::size_t const first = l.members.at(where, 0);
+  return own + sum(held, l.members.channel_data, first,
+                   [&](std::uint32_t m) { return lives(l.members.owner[first + m]); });
 }
 
 /// Notes the attention mass of each track, before anything merges.
@@ -98,9 +95,7 @@ struct count_fates_phase {
     float const mass = attention_mass(
         team, l, t.where, n,
         [&](std::uint32_t s) { return what[s] == fate::keep || what[s] == fate::spread; },
-        [&](std::uint32_t m) {
-          return what[l.members.owner[l.member_at(t.where, m)]] != fate::drop;  // given-up members are gone
-        });
+        [&](std::uint32_t s) { return what[s] != fate::drop; });  // members that were given up are gone
     if (team.lane() != 0) return;
     stat_counts& c = counts[t.where.index];
     c.merged = merged;

@@ -13,6 +13,7 @@
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/shared/move_members.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -31,10 +32,7 @@ struct begin_phase : track_phase {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = l.length[t.where.index];
     keep_entries(team, wave.plan, t.item, n);
-    if (l.members.capacity != 0) {
-      std::uint8_t* const kept = wave.plan.member_kept + std::size_t{t.item} * wave.plan.member_stride;
-      team.for_each(l.members.count[t.where.index], [&](std::uint32_t m) { kept[m] = 1; });
-    }
+    keep_members(team, wave, t);
     if (team.lane() == 0) {
       track_state s{};
       s.length = s.alive = n;

@@ -5,7 +5,6 @@
 
 #include <kvmeld/apply/compose.hpp>
 #include <kvmeld/apply/merge_ledger.hpp>
-#include <kvmeld/apply/merge_members.hpp>
 #include <kvmeld/apply/merge_rows.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/facts.hpp>
@@ -20,6 +19,8 @@
 #include <kvmeld/merge/sets.hpp>
 #include <kvmeld/rounds/share_plans.hpp>
 #include <kvmeld/score/score.hpp>
+#include <kvmeld/shared/merge_members.hpp>
+#include <kvmeld/shared/sharing.hpp>
 
 #include <cstdint>
 
@@ -99,11 +100,6 @@ struct note_step_phase : merge_ledger_phase {
   }
 };
 
-/// Whether entries of a wave share members. A policy that makes none has a workspace without room for them.
-KVMELD_HD inline bool keeps_members(wave_ref const& wave) {
-  return wave.ledger.members.capacity != 0 && wave.member_order != nullptr;
-}
-
 /// Plans one round: makes the step, and composes it into the plan unless the step is the plan itself.
 /// `launch(phase)` runs a phase on `launch.wave`. `merges_ledger`: the ledger merges too.
 KVMELD_CALLS_ARGUMENTS
@@ -159,10 +155,7 @@ KVMELD_CALLS_ARGUMENTS
 template <class Launch, class Keys>
 KVMELD_HD void merge_keys(Launch const& launch, Keys const& keys, plan_ref const& map) {
   wave_ref const& wave = launch.wave;
-  if (keeps_members(wave)) {
-    launch(note_norms_phase<Keys>{keys, wave, map});
-    launch(merge_members_phase{{wave}, map});
-  }
+  merge_members(launch, keys, map);
   launch(merge_rows_phase<Keys>{keys, wave, map, side::key});
   launch(merge_ledger_phase{{wave}, map});
 }
@@ -172,13 +165,13 @@ KVMELD_CALLS_ARGUMENTS
 template <class Launch, class Policy, class Keys, class Values>
 KVMELD_HD void run_round(Launch const& launch, Policy const& p, kv<Keys, Values> const& x,
                          round_facts const& facts) {
-  wave_ref const& wave = launch.wave;
-  if constexpr (shares_entries<typename Policy::merge_type>::value) {
-    plan_round(launch, p, x, facts);  // members come before the ledger: they change degrees
-    if (facts.merges_rows) merge_keys(launch, x.keys, wave.step);
+  using sharing = sharing_of<typename Policy::merge_type>;
+  plan_round(launch, p, x, facts, facts.merges_rows && !sharing::changes_degrees);
+  if (!facts.merges_rows) return;
+  if constexpr (sharing::changes_degrees) {
+    merge_keys(launch, x.keys, launch.wave.step);
   } else {
-    plan_round(launch, p, x, facts, facts.merges_rows);
-    if (facts.merges_rows) launch(merge_rows_phase<Keys>{x.keys, wave, wave.step, side::key});
+    launch(merge_rows_phase<Keys>{x.keys, launch.wave, launch.wave.step, side::key});
   }
 }
 

@@ -16,12 +16,6 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Base of the phases below. The tracks of a plan scope are neighbours in the wave and equally long; the
-/// first one leads.
-struct scope_phase : track_phase {
-  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.scope == 0; }
-};
-
 /// Flags a row in all tracks if it holds NaN or infinity in one of them: none of them may merge it.
 struct unite_flags_phase : scope_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -49,27 +43,11 @@ struct unite_scores_phase : scope_phase {
     if (!leads(t) || wave.state[t.item].over_budget == 0) return;
     average(team, wave.state[t.item].length,
             [&](std::uint32_t m, std::uint32_t s) -> float& { return wave.score[wave.at(t.item + m, s)]; });
-    member_ref const& members = wave.ledger.members;
-    if (members.capacity != 0) {
-      average(team, members.count[t.where.index], [&](std::uint32_t m, std::uint32_t i) -> float& {
-        return wave.member_score[wave.member_at(t.item + m, i)];
-      });
-    }
     if (team.lane() != 0) return;
     std::uint32_t shielded = 0;
     for (std::uint32_t m = 0; m < wave.scope; ++m)
       shielded = max_of(shielded, wave.state[t.item + m].shielded);
     for (std::uint32_t m = 0; m < wave.scope; ++m) wave.state[t.item + m].shielded = shielded;
-  }
-
-private:
-  template <class Team, class At> KVMELD_HD void average(Team const& team, std::uint32_t n, At at) const {
-    team.for_each(n, [&](std::uint32_t i) {
-      float sum = 0.0f;
-      for (std::uint32_t m = 0; m < wave.scope; ++m) sum += at(m, i);
-      float const mean = sum / static_cast<float>(wave.scope);
-      for (std::uint32_t m = 0; m < wave.scope; ++m) at(m, i) = mean;
-    });
   }
 };
 

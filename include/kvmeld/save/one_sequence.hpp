@@ -19,12 +19,7 @@ namespace detail {
 inline ledger_ref carve_one_sequence(arena& a, ledger_ref const& l) {
   shape one = l.extent;
   one.sequences = 1;
-  ledger_ref out = carve_ledger(a, one, l.channels, l.members.capacity, l.table_floats);
-  out.first_layer = l.first_layer;
-  out.first_kv_head = l.first_kv_head;
-  out.ignore_degree = l.ignore_degree;
-  out.padded = l.padded;
-  return out;
+  return carve_ledger_like(a, one, l);
 }
 
 /// A ledger like `l`, for one sequence, in memory of the host.

@@ -4,11 +4,11 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/fields.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/save/byte_stream.hpp>
-#include <kvmeld/save/fields.hpp>
 #include <kvmeld/save/one_sequence.hpp>
 #include <kvmeld/save/saved_checks.hpp>
 #include <kvmeld/save/terms.hpp>
@@ -65,7 +65,8 @@ inline void write_body(detail::byte_writer& w, ledger_ref const& l, std::uint32_
     w.put(text->data(), text->size());
   }
   for_each_part(l, sequence, [&](detail::field const& f, track t) {
-    w.put(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t));
+    span<std::byte> const part = detail::bytes_of_part(l, f, t);
+    w.put(part.data(), part.size());
     return true;
   });
 }
@@ -166,7 +167,8 @@ inline std::string read_body(span<std::byte const> from, ledger_ref const& l, st
   if (problem.empty()) problem = text_problem("element types", own.rows);
   if (!problem.empty()) return problem;
   bool const complete = for_each_part(l, sequence, [&](detail::field const& f, track t) {
-    if (!r.get(detail::part_of_field(l, f, t), detail::bytes_of_part(l, f, t))) return false;
+    span<std::byte> const part = detail::bytes_of_part(l, f, t);
+    if (!r.get(part.data(), part.size())) return false;
     problem = count_problem(l, f, t);
     return problem.empty();
   });

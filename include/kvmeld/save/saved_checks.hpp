@@ -6,11 +6,12 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/fields.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/save/fields.hpp>
 #include <kvmeld/save/terms.hpp>
+#include <kvmeld/shared/checks.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -56,12 +57,7 @@ inline std::string count_problem(ledger_ref const& l, detail::field const& f, tr
     return refusal("resume", "number of entries of a track of the saved ledger", l.length[t.index],
                    "at most ", l.extent.capacity, ", the capacity of this cache");
   }
-  member_ref const& m = l.members;
-  if (m.capacity != 0 && f.data == reinterpret_cast<std::byte*>(m.count) && m.count[t.index] > m.capacity) {
-    return refusal("resume", "number of members of a track of the saved ledger", m.count[t.index], "at most ",
-                   m.capacity, ", the options.members of this cache");
-  }
-  return {};
+  return detail::saved_count_problem(l, f.data, t);
 }
 
 /// How a track's numbers contradict each other or those of its sequence; null if they do not.
@@ -106,20 +102,7 @@ inline char const* track_contradiction(ledger_ref const& l, track t) {
       return "a pending entry that is not one new token";
   }
   if (found != empty) return "another number of empty slots than it says";
-  if (l.members.capacity == 0) return nullptr;
-  for (std::uint32_t m = 0; m < l.members.count[t.index]; ++m) {
-    std::size_t const i = l.member_at(t, m);
-    if (l.members.owner[i] >= n) return "a member of an entry it does not hold";
-    if (l.members.owner[i] >= n - pending - each)
-      return "a member of an entry that came after its last compression";
-    if (m > 0 && l.members.owner[i] < l.members.owner[i - 1]) return "members that are not ordered by owner";
-    if (!is_finite(l.members.norm[i]) || l.members.norm[i] < 0.0f)
-      return "a member whose norm is negative or no number";
-    position_t const position = l.members.position[i];
-    if (position < 0 || std::int64_t{position} >= std::int64_t{merged})
-      return "a member whose position is not that of a token seen before its last compression";
-  }
-  return nullptr;
+  return detail::members_contradiction(l, t, n - pending - each, merged);
 }
 
 /// Why the degrees of a track need more of attention than a cache of these terms has; empty if they do not.

@@ -146,9 +146,6 @@ using evaluate_rows =
                                           contract::some<kv<some_rows, some_rows>>(),
                                           std::declval<float*>()));
 template <class S>
-using evaluate_members = decltype(contract::some<S>().evaluate_members(
-    contract::some<serial_team>(), contract::some<score_view>(), std::declval<float*>()));
-template <class S>
 using table_floats =
     decltype(static_cast<std::size_t>(contract::some<S>().table_floats(contract::some<shape>())));
 template <class S>
@@ -319,7 +316,7 @@ template <class Score> KVMELD_HD attention_fold fold_of(Score const& score) {
 
 }  // namespace detail
 
-/// Scratch that `evaluate` and `evaluate_members` may take from their team if the score says nothing else.
+/// Scratch that a score may take from its team if it says nothing else.
 KVMELD_HD constexpr std::size_t score_scratch() { return 2 * team_sum_scratch(); }
 
 namespace detail {
@@ -344,36 +341,6 @@ KVMELD_HD void evaluate_score(Score const& score, Team const& team, score_view c
     score.evaluate(team, view, out);
   }
 }
-
-/// Whether a score also answers for members, as a policy that shares entries needs: its `importance` takes
-/// views of members, or it has `evaluate_members(team, view, out)`, which writes out[member] for the members
-/// of a view of entries.
-template <class Score>
-constexpr bool scores_members =
-    !reads_rows<Score> && stated_facts<score_facts, Score>.gives != score_kind::none &&
-    (contract::allows<score_uses::importance, Score> ||
-     contract::allows<score_uses::evaluate_members, Score>);
-
-template <class Score> struct score_members_phase {
-  Score score;
-  wave_ref wave;
-
-  static constexpr bool light = stated_facts<score_facts, Score>.light, spans_blocks = light;
-  std::uint32_t tiles(shape const&) const { return 1; }
-  std::size_t scratch_bytes(int lanes) const { return scratch_of_score(score, wave.ledger.extent, lanes); }
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state const& s = wave.state[t.item];
-    if (s.over_budget == 0) return;
-    score_view const view(wave.ledger, t.where, s.length, s.limit);
-    float* const out = wave.member_score + wave.member_at(t.item, 0);
-    if constexpr (contract::allows<score_uses::evaluate_members, Score>) {
-      score.evaluate_members(team, view, out);
-    } else {
-      evaluate_score(score, team, view.members(), 0, out);
-    }
-  }
-};
 
 /// Layouts of a score that reads no rows.
 struct no_layouts {};

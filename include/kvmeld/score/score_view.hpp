@@ -67,9 +67,9 @@ public:
 
   /// The members of the track's shared entries, as a view of their own.
   KVMELD_HD score_view members() const {
-    score_view v(ledger_, where_, ledger_.members.count[where_.index], limit_);
+    score_view v(ledger_, where_, ledger_.members.held(where_), limit_);
     v.data_ = ledger_.members.channel_data;
-    v.at_ = ledger_.member_at(where_, 0);
+    v.at_ = ledger_.members.at(where_, 0);
     v.of_members_ = true;
     return v;
   }

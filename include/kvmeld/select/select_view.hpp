@@ -47,21 +47,17 @@ public:
   KVMELD_HD float const* scores() const { return scores_; }
 
   /// Number of members of shared entries; 0 if the policy shares none.
-  KVMELD_HD std::uint32_t members() const {
-    return wave_.ledger.members.capacity == 0 ? 0 : wave_.ledger.members.count[where_.index];
-  }
+  KVMELD_HD std::uint32_t members() const { return wave_.ledger.members.held(where_); }
   /// Most tokens besides pinned entries and centres that a track can hold.
   KVMELD_HD std::uint32_t room_for_members() const {
     std::uint32_t const capacity = wave_.ledger.members.capacity;
     return capacity == 0 ? 0xffffffffu : capacity;
   }
   /// Score of member `m`.
-  KVMELD_HD float member_score(std::uint32_t m) const {
-    return wave_.member_score[wave_.member_at(item_, m)];
-  }
+  KVMELD_HD float member_score(std::uint32_t m) const { return wave_.members.score_of(item_)[m]; }
   /// Whether member `m` stays, for `assign` to write.
   KVMELD_HD void keep_member(std::uint32_t m, bool stays) const {
-    wave_.plan.member_kept[std::size_t{item_} * wave_.plan.member_stride + m] = stays ? 1 : 0;
+    wave_.plan.members.of(item_)[m] = stays ? 1 : 0;
   }
 
 private:

@@ -13,6 +13,7 @@
 #include <kvmeld/layout/page_places.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
+#include <kvmeld/shared/checks.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -68,17 +69,15 @@ struct entry_metadata {
 
 namespace sequences {
 
-/// Why policies that share entries are refused: members have no place in a page. Empty for other policies.
-inline std::string no_members(char const* call, ledger_ref const& l) {
-  if (l.members.capacity == 0) return {};
-  return refusal(call, "policy", "one that shares entries",
-                 "one that does not, because members have no place in a page (or use save and resume)");
+/// Why what a ledger knows has no place in a page; empty if it has.
+inline std::string no_pages(char const* call, ledger_ref const& l) {
+  return detail::shares_problem(call, l, "members have no place in a page (or use save and resume)");
 }
 
 /// Why export_page_metadata is refused; empty if it is not.
 template <class Notes>
 std::string export_problem(ledger_ref const& l, index_list sequences, Notes const& notes) {
-  if (std::string text = no_members("export_page_metadata", l); !text.empty()) return text;
+  if (std::string text = no_pages("export_page_metadata", l); !text.empty()) return text;
   if (std::string text = notes.problem("export_page_metadata"); !text.empty()) return text;
   if (std::string text = check_calls::is_open("export_page_metadata", l, sequences); !text.empty())
     return text;
@@ -119,7 +118,7 @@ template <class Notes> struct adopt : operation {
   adopt(Notes const& given, std::uint32_t seen) : notes(given), tokens(seen) {}
 
   std::string problem(ledger_ref const& l, index_list sequences, index_list held) const {
-    if (std::string text = no_members(name, l); !text.empty()) return text;
+    if (std::string text = no_pages(name, l); !text.empty()) return text;
     if (std::string text = notes.problem(name); !text.empty()) return text;
     if (std::string text = check_calls::is_closed(name, l, sequences[0]); !text.empty()) return text;
     if (held[0] > l.extent.capacity) {

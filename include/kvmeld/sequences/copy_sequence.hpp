@@ -3,10 +3,10 @@
 #pragma once
 
 #include <kvmeld/core/config.hpp>
+#include <kvmeld/core/fields.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/save/fields.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,17 +22,14 @@ KVMELD_HD void copy_entries(Team const& team, ledger_ref const& l, track t, ledg
   std::uint32_t const n = l.length[t.index];
   detail::for_each_field(
       [&](detail::field_of what, std::uint32_t, auto* from, auto* into) {
-        if (what == detail::field_of::entry) {
-          team.for_each(n, [&](std::uint32_t i) { into[out.at(to, i)] = from[l.at(t, i)]; });
-        } else if (what == detail::field_of::member) {
-          team.for_each(l.members.count[t.index],
-                        [&](std::uint32_t i) { into[out.member_at(to, i)] = from[l.member_at(t, i)]; });
-        }
+        if (what == detail::field_of::sequence || what == detail::field_of::track) return;
+        from += detail::begin_of_part(l, what, t);
+        into += detail::begin_of_part(out, what, to);
+        team.for_each(detail::size_of_part(l, what, t), [=](std::uint32_t i) { into[i] = from[i]; });
       },
       l, out);
-  team.for_each(l.table_floats, [&](std::uint32_t i) { out.table_of(to)[i] = l.table_of(t)[i]; });
+  detail::copy_rest(team, l, t, out, to);
   team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { out.degree[out.at(to, n + i)] = 0.0f; });
-  if (team.lane() == 0 && l.members.capacity != 0) out.members.count[to.index] = l.members.count[t.index];
 }
 
 /// Copies the numbers of a track. By one lane.

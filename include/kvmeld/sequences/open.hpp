@@ -46,8 +46,7 @@ struct open : operation {
       detail::new_entry(l, t, s, static_cast<position_t>(s));
       if (s >= n) l.degree[l.at(t, s)] = 0.0f;
     });
-    team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(t)[i] = 0.0f; });
-    if (team.lane() == 0 && l.members.capacity != 0) l.members.count[t.index] = 0;
+    detail::clear_rest(team, l, t);
   }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     l.length[t.index] = n;

@@ -16,16 +16,6 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Writes a new, unmerged entry: degree 1, every channel at its initial value, no flags.
-KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, position_t position) {
-  std::size_t const i = l.at(where, s);
-  l.degree[i] = 1.0f;
-  l.position[i] = position;
-  l.flags[i] = 0;
-  if (l.members.capacity != 0) l.members.own_norm[i] = 0.0f;
-  for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c][i] = l.channels.at[c].initial;
-}
-
 /// Base of the phases that run over the tracks of a list of sequences, with one number per listed sequence.
 struct sequence_phase {
   ledger_ref ledger;

@@ -11,6 +11,7 @@
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 #include <kvmeld/sequences/turn_keys.hpp>
+#include <kvmeld/shared/checks.hpp>
 
 #include <cstdint>
 #include <string>
@@ -55,9 +56,7 @@ template <class Keys> struct renumber : operation {
   std::string problem(ledger_ref const& l, std::uint32_t sequence, bool readable) const {
     if (std::string text = turning_problem<Values>(name, l, sequence, rope, readable); !text.empty())
       return text;
-    if (l.members.capacity == 0) return {};
-    return refusal(name, "policy", "one that shares entries",
-                   "one that does not, because members keep positions of their own");
+    return detail::shares_problem(name, l, "members keep positions of their own");
   }
 
   /// Why the entries refuse the call; empty if they do not. The host can read `l`. `rows` is the layout of

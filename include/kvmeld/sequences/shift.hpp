@@ -10,6 +10,8 @@
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 #include <kvmeld/sequences/turn_keys.hpp>
+#include <kvmeld/shared/checks.hpp>
+#include <kvmeld/shared/move_members.hpp>
 
 #include <cstdint>
 #include <string>
@@ -93,14 +95,12 @@ template <class Keys> struct shift : operation {
             !text.empty())
           return text;
       }
-      std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
-      for (std::uint32_t m = 0; m < members; ++m) {
-        position_t const position = l.members.position[l.member_at(t, m)];
-        slot_t const owner = l.members.owner[l.member_at(t, m)];
+      l.members.for_each_position(t, [&](position_t position) {
         if (position >= first) lowest = min_of(lowest, std::int64_t{position});
-        if (!rope.active() || (position < first) == (l.position[l.at(t, owner)] < first)) continue;
-        return refusal(name, "first", first, "0, because slot ", owner, " of ", check_calls::track_name(t),
-                       " is shared by tokens on both sides of it (or shift without rotation)");
+      });
+      if (rope.active()) {
+        std::string text = detail::divided_slot_problem(name, l, t, first, check_calls::track_name(t));
+        if (!text.empty()) return text;
       }
       if (lowest + offset > staying) return {};
       return refusal(name, "offset", offset, "at least ", staying + 1 - lowest, ", because ",
@@ -112,11 +112,7 @@ template <class Keys> struct shift : operation {
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t) const {
     change_positions(team, l, t, keys, rope, step());
-    if (l.members.capacity == 0) return;
-    team.for_each(l.members.count[t.index], [&](std::uint32_t m) {
-      position_t& position = l.members.position[l.member_at(t, m)];
-      if (position >= first) position += offset;
-    });
+    detail::shift_members(team, l, t, first, offset);
   }
   KVMELD_HD void on_sequence(ledger_ref const& l, std::uint32_t sequence, std::uint32_t) const {
     std::uint32_t const from = static_cast<std::uint32_t>(first);
@@ -142,8 +138,7 @@ private:
     for (slot_t s = 0; s < l.length[t.index]; ++s) {
       if (l.degree[l.at(t, s)] > 0.0f) look(l.position[l.at(t, s)]);
     }
-    std::uint32_t const members = l.members.capacity == 0 ? 0 : l.members.count[t.index];
-    for (std::uint32_t m = 0; m < members; ++m) look(l.members.position[l.member_at(t, m)]);
+    l.members.for_each_position(t, look);
     return highest;
   }
 };

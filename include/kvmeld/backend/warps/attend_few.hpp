@@ -5,7 +5,6 @@
 
 #include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
-#include <kvmeld/attention/attend_shared.hpp>
 #include <kvmeld/attention/attend_tile.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/backend/warps/row_store.hpp>
@@ -34,10 +33,9 @@ template <class Phase> using values_of = std::decay_t<decltype(std::declval<Phas
 template <class Phase>
 using query_of = std::remove_cv_t<std::remove_pointer_t<decltype(std::declval<Phase const&>().query.data)>>;
 
-/// attend_phase and attend_shared_phase for 16-bit rows and queries in the keys' format, or rows of 8-bit
-/// floats and 16-bit queries; groups of up to 16 query heads, up to 256 channels, and no rotation; a window
-/// only if no slots are empty and entries are not shared. Tiles that no query sees through the window are not
-/// read. Takes any number of
+/// The phases of attend for 16-bit rows and queries in the keys' format, or rows of 8-bit floats and 16-bit
+/// queries; groups of up to 16 query heads, up to 256 channels, and no rotation; a window only if positions
+/// ascend from slot to slot. Tiles that no query sees through the window are not read. Takes any number of
 /// queries, in blocks of as many as fill 16 rows; every block reads K and V again. Values of more than 128
 /// channels take two tiles, both of which read all keys. Every warp takes tiles of 16 tokens in turn and
 /// keeps a softmax of its own. These are joined in the order of the warps. Products are exact and weights
@@ -64,8 +62,7 @@ template <class Phase, std::uint32_t KeyTiles> struct attend_few {
   untuned_phase untuned;
 
   KVMELD_HD static bool takes(untuned_phase const& p) {
-    bool const takes_windows = !terms::shares && !p.cache.ledger.padded;
-    return (p.params.window == 0 || takes_windows) && !p.params.rope.active() &&
+    return (p.params.window == 0 || p.cache.in_order()) && !p.params.rope.active() &&
            p.cache.extent().queries_per_kv_head <= query_rows &&
            p.cache.keys.channels() <= KeyTiles * tile_channels &&
            p.cache.values.channels() <= 2 * tile_channels;
@@ -183,7 +180,7 @@ private:
       }
       rows->scale[r] =
           key_rows::scale(untuned.cache.keys) * untuned.params.scale_for(untuned.cache.keys.channels());
-      rows->kept[r] = r < b.rows && first_value == 0 ? kept_row(b, r) : nullptr;
+      rows->kept[r] = r < b.rows && first_value == 0 ? untuned.kept.row(b, r) : nullptr;
       rows->visible[r] = r < b.rows ? min_of(end, visible(r)) : 0;
     });
     find_windows(team, b, part.where, length, rows);
@@ -191,22 +188,6 @@ private:
     load_queries(team, b, *rows, queries);
     team.sync();
     return true;
-  }
-
-  /// Where the logits of a row go; null: nowhere.
-  KVMELD_HD float* kept_row([[maybe_unused]] block_of_rows const& b, [[maybe_unused]] std::uint32_t r) const {
-    if constexpr (terms::shares) {
-      return nullptr;
-    } else {
-      return untuned.kept.row(b, r);
-    }
-  }
-  KVMELD_HD bool keeps() const {
-    if constexpr (terms::shares) {
-      return false;
-    } else {
-      return untuned.kept.wanted();
-    }
   }
 
   /// Finds where the window of each query begins, and the end of the sinks of windows; a warp takes one of
@@ -347,7 +328,7 @@ private:
                       {rows.scale[place.group], rows.scale[place.group + 8]}, logit);
       team.sync_warp();
       fetch_keys(next);
-      if (keeps()) keep(place, rows, logit, first);
+      if (untuned.kept.wanted()) keep(place, rows, logit, first);
       mine.soften(team, logit, {rows.seen(place.group, first), rows.seen(place.group + 8, first)});
       split_weights<value_type> const w(logit);
       team.template finish_copies<1>();
@@ -487,10 +468,6 @@ template <class Keys, class Values, class Q, class Out>
 struct tuned<warps, attention::attend_phase<Keys, Values, Q, Out>,
              std::enable_if_t<tuned_form::multiplies<Keys, Values, std::remove_const_t<Q>>>>
     : tuned_form::attends_few<attention::attend_phase<Keys, Values, Q, Out>> {};
-template <class Keys, class Values, class Q, class Out>
-struct tuned<warps, attention::attend_shared_phase<Keys, Values, Q, Out>,
-             std::enable_if_t<tuned_form::multiplies<Keys, Values, std::remove_const_t<Q>>>>
-    : tuned_form::attends_few<attention::attend_shared_phase<Keys, Values, Q, Out>> {};
 
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <kvmeld/backend/warps/attend_few.hpp>
+#include <kvmeld/backend/warps/attend_few_shared.hpp>
 #include <kvmeld/backend/warps/consecutive.hpp>
 #include <kvmeld/backend/warps/match_centers.hpp>
 #include <kvmeld/backend/warps/match_chunks.hpp>

@@ -27,7 +27,7 @@ inline std::string member_problem(ledger_ref const& l, track t) {
     return message(check_calls::track_name(t), " has ", count, " members, but room for ", l.members.capacity);
   }
   for (std::uint32_t m = 0; m < count; ++m) {
-    std::size_t const i = l.member_at(t, m);
+    std::size_t const i = l.members.at(t, m);
     if (l.members.owner[i] >= l.length[t.index]) {
       return message("member ", m, " of ", check_calls::track_name(t), " belongs to slot ",
                      l.members.owner[i], ", but the track holds ", l.length[t.index], " entries");

@@ -227,13 +227,13 @@ private:
 
   static float members_in(ledger_ref const& l, track t, slot_t s) {
     if (l.members.capacity == 0 || s >= l.length[t.index]) return 0.0f;
-    return static_cast<float>(first_member_of(l, t, s + 1) - first_member_of(l, t, s));
+    return static_cast<float>(l.members.first_of(t, s + 1) - l.members.first_of(t, s));
   }
   static std::uint64_t member_digest(ledger_ref const& l, track t) {
     digest d;
     std::uint32_t const count = l.members.capacity == 0 ? 0 : l.members.count[t.index];
     for (std::uint32_t m = 0; m < count; ++m) {
-      std::size_t const i = l.member_at(t, m);
+      std::size_t const i = l.members.at(t, m);
       d.add(l.members.owner[i]);
       d.add(static_cast<std::uint32_t>(l.members.position[i]));
       d.add(float_bits(l.members.norm[i]));

@@ -92,14 +92,14 @@ struct merge_members_phase : track_phase {
     std::uint32_t const before = members.count[t.where.index];
     slot_t* const fresh = wave.live + wave.at(t.item, 0);          // free between rounds, like candidates
     candidate* const list = wave.candidates + wave.at(t.item, 0);  // .source: where an owner's list ends
-    std::uint32_t* const order = wave.member_order + 2 * wave.member_at(t.item, 0);
+    std::uint32_t* const order = wave.members.order_of(t.item);
     auto const what = [&](slot_t s) { return map.fates[map.at(t.item, s)]; };
     auto const owner_of = [&](slot_t s) {
       return what(s) == fate::share ? map.target[map.at(t.item, s)] : s;
     };
-    auto const old_owner = [&](std::uint32_t m) { return members.owner[l.member_at(t.where, m)]; };
+    auto const old_owner = [&](std::uint32_t m) { return members.owner[l.members.at(t.where, m)]; };
     auto const stays = [&](std::uint32_t m) {
-      return wave.plan.keeps_member(t.item, m) && what(old_owner(m)) != fate::drop;
+      return wave.plan.members.keeps(t.item, m) && what(old_owner(m)) != fate::drop;
     };
     std::uint32_t const added = compact_indices(
         team, n, [&](std::uint32_t s) { return what(s) == fate::share; },
@@ -157,8 +157,8 @@ private:
     team.for_each(n, [&](std::uint32_t s) { lost[s].key = 0; });
     team.sync();
     team.for_each(before, [&](std::uint32_t m) {
-      if (!wave.plan.keeps_member(t.item, m))
-        team.fetch_add(&lost[l.members.owner[l.member_at(t.where, m)]].key, 1);
+      if (!wave.plan.members.keeps(t.item, m))
+        team.fetch_add(&lost[l.members.owner[l.members.at(t.where, m)]].key, 1);
     });
     team.sync();
     team.for_each(n, [&](std::uint32_t s) {
@@ -173,7 +173,7 @@ private:
                           std::uint32_t before, std::uint32_t live, Place place) const {
     ledger_ref const& l = wave.ledger;
     member_ref const& m = l.members;
-    std::uint32_t* const room = wave.member_order + 2 * wave.member_at(t.item, 0) + m.capacity;
+    std::uint32_t* const room = wave.members.order_of(t.item) + m.capacity;
     auto const move = [&](auto* field, auto value) {
       using T = std::remove_reference_t<decltype(*field)>;
       static_assert(sizeof(T) == sizeof(std::uint32_t), "kvmeld: members' fields are words");
@@ -182,7 +182,7 @@ private:
       team.for_each(live, [&](std::uint32_t i) { field[i] = read_aligned<T>(&room[i]); });
       team.sync();
     };
-    std::size_t const base = l.member_at(t.where, 0);
+    std::size_t const base = l.members.at(t.where, 0);
     auto const source = [&](std::uint32_t k) { return l.at(t.where, fresh[k - before]); };
     move(m.norm + base,
          [&](std::uint32_t k) { return k < before ? m.norm[base + k] : m.own_norm[source(k)]; });
@@ -196,6 +196,16 @@ private:
     move(m.owner + base, [&](std::uint32_t k) { return place(k); });  // last, because place() reads it
   }
 };
+
+/// Lets members follow `map`, whose sets link_phase has listed, before keys and ledger merge by it. Launches
+/// nothing if the cache has no room for members.
+KVMELD_CALLS_ARGUMENTS
+template <class Launch, class Keys>
+KVMELD_HD void merge_members(Launch const& launch, Keys const& keys, plan_ref const& map) {
+  if (launch.wave.members.capacity == 0) return;
+  launch(note_norms_phase<Keys>{keys, launch.wave, map});
+  launch(merge_members_phase{{launch.wave}, map});
+}
 
 }  // namespace detail
 }  // namespace KVMELD_ABI

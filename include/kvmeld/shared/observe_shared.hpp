@@ -8,6 +8,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/observe/observe.hpp>
 #include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
@@ -75,15 +76,15 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     float* const rotated =
         params.rope.active() ? team.template scratch<float>(std::size_t{token_block} * d) : k;
     auto const slot_of = [&](std::uint32_t i) {
-      return i < slots ? begin + i : l.members.owner[l.member_at(t.where, first_member + i - slots)];
+      return i < slots ? begin + i : l.members.owner[l.members.at(t.where, first_member + i - slots)];
     };
     auto const position_of = [&](std::uint32_t i) {
       return i < slots ? l.position[l.at(t.where, begin + i)]
-                       : l.members.position[l.member_at(t.where, first_member + i - slots)];
+                       : l.members.position[l.members.at(t.where, first_member + i - slots)];
     };
     auto const norm_of = [&](std::uint32_t i) {
       return i < slots ? l.norm_factor(t.where, begin + i)
-                       : l.members.norm[l.member_at(t.where, first_member + i - slots)];
+                       : l.members.norm[l.members.at(t.where, first_member + i - slots)];
     };
     keys.load_tile(team, t.where, begin, slots, 0, d, k, d);
     team.for_each(tokens * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
@@ -142,7 +143,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
       if (i < slots) {
         this->add(t.where, begin + i, u, sum);
       } else {
-        base::add_to(l.members.channel_data, l.member_at(t.where, first_member + i - slots), u, sum);
+        base::add_to(l.members.channel_data, l.members.at(t.where, first_member + i - slots), u, sum);
       }
     });
   }
@@ -150,7 +151,7 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
 private:
   /// First member whose owner is `s` or later.
   KVMELD_HD std::uint32_t first_of(track where, slot_t s) const {
-    return first_member_of(this->ledger, where, s);
+    return this->ledger.members.first_of(where, s);
   }
 
   template <class Team, class SlotOf, class PositionOf>
@@ -169,6 +170,30 @@ private:
     });
     rotate_tile(team, by_position, turns, rotated, count, d, 0, position);
     team.sync();
+  }
+};
+
+/// Sums probabilities that the engine has, as observe_rows_phase does. In every row the members follow the
+/// slots in ledger order, as shared_ref numbers them. A tile is 64 slots and 64 members.
+template <class Score, class T> struct observe_shared_rows_phase : observe_rows_phase<Score, T> {
+  using slots = observe_rows_phase<Score, T>;
+  using slots::token_block;
+
+  std::uint32_t tiles(shape const& s) const {
+    return ceil_div(max_of(s.capacity, this->ledger.members.capacity), token_block);
+  }
+
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    slots::operator()(team, t);
+    ledger_ref const& l = this->ledger;
+    std::uint32_t const held = l.members.held(t.where), begin = t.index * token_block;
+    if (begin >= held) return;
+    typename slots::base::updates const u = this->updates_of_tile(t);
+    team.for_each(min_of(token_block, held - begin), [&](std::uint32_t n) {
+      std::size_t const e = l.members.at(t.where, begin + n);
+      this->add_column(t, u, l.length[t.where.index] + begin + n, l.members.owner[e], l.members.position[e],
+                       l.members.channel_data, e);
+    });
   }
 };
 

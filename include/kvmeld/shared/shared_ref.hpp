@@ -2,7 +2,6 @@
 // What attention reads of a cache whose entries are shared: directions, and members with their norms.
 #pragma once
 
-#include <kvmeld/attention/cache_ref.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
@@ -22,6 +21,10 @@ struct member_range {
 /// member's norm times the row, rotated for the member's position where keys are stored unrotated. All of
 /// them have the slot's value. Trivially copyable, like cache_ref. There is no `log_degree`, since degrees
 /// would count the members twice.
+///
+/// Over it, attention::attend computes out[query] = sum over tokens of p v(slot of the token), where p is the
+/// softmax of cap(scale q . row norm) over all visible tokens. A member is visible where its slot is; the
+/// window uses the member's own position. Takes O(queries x (slots + members)) work per query head.
 template <class Keys, class Values> struct shared_ref {
   Keys keys;          ///< the engine's keys
   Values values;      ///< the engine's values
@@ -41,22 +44,24 @@ template <class Keys, class Values> struct shared_ref {
   KVMELD_HD float norm_factor(track t, slot_t s) const { return ledger.norm_factor(t, s); }
   /// Norm of the key of member `m`.
   KVMELD_HD float member_norm(track t, std::uint32_t m) const {
-    return ledger.members.norm[ledger.member_at(t, m)];
+    return ledger.members.norm[ledger.members.at(t, m)];
   }
   /// Token position of member `m`.
   KVMELD_HD position_t member_position(track t, std::uint32_t m) const {
-    return ledger.members.position[ledger.member_at(t, m)];
+    return ledger.members.position[ledger.members.at(t, m)];
   }
   /// The slot that member `m` belongs to.
   KVMELD_HD slot_t member_owner(track t, std::uint32_t m) const {
-    return ledger.members.owner[ledger.member_at(t, m)];
+    return ledger.members.owner[ledger.members.at(t, m)];
   }
   /// Number of the first member that belongs to slot `s` or a later one.
-  KVMELD_HD std::uint32_t first_member(track t, slot_t s) const { return first_member_of(ledger, t, s); }
+  KVMELD_HD std::uint32_t first_member(track t, slot_t s) const { return ledger.members.first_of(t, s); }
   /// The members that belong to slot `s`.
   KVMELD_HD member_range members(track t, slot_t s) const {
     return {first_member(t, s), first_member(t, s + 1)};
   }
+  /// Whether positions ascend from slot to slot: they do not, because members have positions of their own.
+  KVMELD_HD static constexpr bool in_order() { return false; }
   /// Extents of the cache.
   KVMELD_HD shape const& extent() const { return ledger.extent; }
 };

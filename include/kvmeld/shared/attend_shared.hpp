@@ -3,10 +3,9 @@
 // made from its slot's key direction and the token's norm. All tokens of a slot read the slot's value once.
 #pragma once
 
+#include <kvmeld/attention/attend.hpp>
 #include <kvmeld/attention/attend_masked.hpp>
 #include <kvmeld/attention/attend_rows.hpp>
-#include <kvmeld/attention/cache_ref.hpp>
-#include <kvmeld/attention/shared_ref.hpp>
 #include <kvmeld/attention/split_keys.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/dot.hpp>
@@ -17,6 +16,7 @@
 #include <kvmeld/queries/log_sums.hpp>
 #include <kvmeld/queries/queries.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/shared/shared_ref.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -44,6 +44,15 @@ struct running_sum {
   }
 };
 
+/// In place of kept_logits: the tokens of a slot have logits of their own.
+struct no_kept_logits {
+  no_kept_logits() = default;
+  no_kept_logits(kept_logits const&) {}
+
+  KVMELD_HD static constexpr bool wanted() { return false; }
+  KVMELD_HD static constexpr float* row(block_of_rows const&, std::uint32_t) { return nullptr; }
+};
+
 /// One tile works on one block of queries and, where keys are split, on one part of the keys. It reads K and
 /// V once per slot, and expands tokens to logits in scratch only. Where keys lie unrotated, it rotates each
 /// token's key for the token's own position, in scratch, block by block.
@@ -55,6 +64,7 @@ template <class Keys, class Values, class Q, class Out> struct attend_shared_pha
   using base::token_block;
   ref_type cache;
   partial_rows parts;  ///< with one part, each tile writes its outputs itself
+  no_kept_logits kept{};
 
   /// For each part.
   std::uint32_t tiles(shape const&) const { return base::blocks(); }
@@ -200,24 +210,13 @@ private:
   }
 };
 
-/// Like attend over a cache_ref, but for shared entries. out[query] = sum over tokens of p v(slot of the
-/// token), where p is the softmax of cap(scale q . row norm) over all visible tokens. A member is visible
-/// where its slot is; the window uses the member's own position. Degrees are not used: every member counts as
-/// one token. Enqueues 1 launch, or 2 if `split` has several parts; does not wait. Takes O(queries x (slots +
-/// members)) work per query head.
-template <class Executor, class Keys, class Values, class Q, class Out>
-status attend(Executor& executor, query_batch const& batch, head_rows<Q> query,
-              shared_ref<Keys, Values> const& cache, head_rows<Out> out, log_sums<float> lse = {},
-              attention_params const& params = {}, split_keys split = {}) {
-  constexpr bool readable = is_immediate<Executor>::value;
-  std::string const problem = detail::attend_refusal(readable, batch, query, cache, out, params, split);
-  if (!problem.empty()) return raise(problem);
-  bool const by_slot = false;  // members have positions of their own
-  return detail::run_attend(executor, params, batch, cache.extent(), query, out, lse, split, by_slot,
-                            [&](attend_rows<Q, Out> const& rows, partial_rows const& parts) {
-                              return attend_shared_phase<Keys, Values, Q, Out>{rows, cache, parts};
-                            });
-}
+namespace detail {
+
+template <class Keys, class Values> struct attend_phase_of<shared_ref<Keys, Values>> {
+  template <class Q, class Out> using type = attend_shared_phase<Keys, Values, Q, Out>;
+};
+
+}  // namespace detail
 
 }  // namespace attention
 }  // namespace KVMELD_ABI

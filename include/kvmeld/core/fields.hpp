@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of the ledger's arrays, which fork copies and save writes.
+// The one list of the ledger's arrays, which fork copies, save writes and compaction moves.
 #pragma once
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 
 #include <cstddef>
@@ -60,7 +61,7 @@ KVMELD_HD void for_each_field(F visit, ledger_ref const& first, Ledgers const&..
     visit(field_of::member, 1, first.members.channel_data[c], others.members.channel_data[c]...);
 }
 
-/// Calls visit(field) for every array, as for_each_field does.
+/// Calls visit(field) for every array, as for_each_field does. For the host.
 template <class F> void for_each_field_as_bytes(ledger_ref const& l, F visit) {
   for_each_field(
       [&](field_of what, std::uint32_t width, auto* array) {
@@ -70,22 +71,25 @@ template <class F> void for_each_field_as_bytes(ledger_ref const& l, F visit) {
       l);
 }
 
-/// The beginning of the part of an array that belongs to a track, or to the track's sequence.
-inline std::byte* part_of_field(ledger_ref const& l, field const& f, track t) {
-  switch (f.what) {
-  case field_of::sequence: return f.data + std::size_t{t.sequence} * f.bytes;
-  case field_of::track: return f.data + std::size_t{t.index} * f.bytes;
-  case field_of::entry: return f.data + l.at(t, 0) * f.bytes;
+/// Where the part of an array that belongs to a track, or to the track's sequence, begins.
+KVMELD_HD inline std::size_t begin_of_part(ledger_ref const& l, field_of what, track t) {
+  switch (what) {
+  case field_of::sequence: return t.sequence;
+  case field_of::track: return t.index;
+  case field_of::entry: return l.at(t, 0);
   case field_of::member: break;
   }
-  return f.data + l.member_at(t, 0) * f.bytes;
+  return l.members.at(t, 0);
 }
 
-/// The number of bytes of this part, from the counts in the ledger.
-inline std::size_t bytes_of_part(ledger_ref const& l, field const& f, track t) {
-  if (f.what == field_of::entry) return std::size_t{l.length[t.index]} * f.bytes;
-  if (f.what == field_of::member) return std::size_t{l.members.count[t.index]} * f.bytes;
-  return f.bytes;
+/// The number of elements in use of this part, from the counts in the ledger.
+KVMELD_HD inline std::uint32_t size_of_part(ledger_ref const& l, field_of what, track t) {
+  return what == field_of::entry ? l.length[t.index] : what == field_of::member ? l.members.held(t) : 1;
+}
+
+/// The bytes of this part.
+inline span<std::byte> bytes_of_part(ledger_ref const& l, field const& f, track t) {
+  return {f.data + begin_of_part(l, f.what, t) * f.bytes, std::size_t{size_of_part(l, f.what, t)} * f.bytes};
 }
 
 }  // namespace detail
