@@ -44,21 +44,14 @@ KVMELD_HD void for_each_field(F visit, ledger_ref const& first, Ledgers const&..
   visit(field_of::track, 1, first.length, others.length...);
   visit(field_of::track, 1, first.warnings, others.warnings...);
   visit(field_of::track, track_word::count, first.track_words, others.track_words...);
-  bool const shares = first.members.capacity != 0;
-  if (shares) visit(field_of::track, 1, first.members.count, others.members.count...);
+  for_each_count_of_members<field_of>(visit, first.members, others.members...);
   if (first.table_floats != 0) visit(field_of::track, first.table_floats, first.table, others.table...);
   visit(field_of::entry, 1, first.degree, others.degree...);
   visit(field_of::entry, 1, first.position, others.position...);
   visit(field_of::entry, 1, first.flags, others.flags...);
   for (std::uint32_t c = 0; c < first.channels.count; ++c)
     visit(field_of::entry, 1, first.channel_data[c], others.channel_data[c]...);
-  if (!shares) return;
-  visit(field_of::entry, 1, first.members.own_norm, others.members.own_norm...);
-  visit(field_of::member, 1, first.members.norm, others.members.norm...);
-  visit(field_of::member, 1, first.members.position, others.members.position...);
-  visit(field_of::member, 1, first.members.owner, others.members.owner...);
-  for (std::uint32_t c = 0; c < first.channels.count; ++c)
-    visit(field_of::member, 1, first.members.channel_data[c], others.members.channel_data[c]...);
+  for_each_array_of_members<field_of>(visit, first.channels.count, first.members, others.members...);
 }
 
 /// Calls visit(field) for every array, as for_each_field does. For the host.

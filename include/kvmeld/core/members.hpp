@@ -103,7 +103,28 @@ inline member_ref carve_members(arena& a, shape const& extent, channel_list cons
   return m;
 }
 
-/// The same for the flags of a plan of `tracks` tracks.
+/// The numbers of members, as for_each_field (core/fields.hpp) visits arrays. `FieldOf` is field_of.
+KVMELD_CALLS_ARGUMENTS
+template <class FieldOf, class F, class... Members>
+KVMELD_HD void for_each_count_of_members(F& visit, member_ref const& first, Members const&... others) {
+  if (first.capacity != 0) visit(FieldOf::track, 1, first.count, others.count...);
+}
+
+/// All other arrays of members, likewise. They have `channels` score channels.
+KVMELD_CALLS_ARGUMENTS
+template <class FieldOf, class F, class... Members>
+KVMELD_HD void for_each_array_of_members(F& visit, std::uint32_t channels, member_ref const& first,
+                                         Members const&... others) {
+  if (first.capacity == 0) return;
+  visit(FieldOf::entry, 1, first.own_norm, others.own_norm...);
+  visit(FieldOf::member, 1, first.norm, others.norm...);
+  visit(FieldOf::member, 1, first.position, others.position...);
+  visit(FieldOf::member, 1, first.owner, others.owner...);
+  for (std::uint32_t c = 0; c < channels; ++c)
+    visit(FieldOf::member, 1, first.channel_data[c], others.channel_data[c]...);
+}
+
+/// The same as carve_members for the flags of a plan of `tracks` tracks.
 inline kept_members carve_kept_members(arena& a, std::uint32_t tracks, std::uint32_t per_track) {
   if (per_track == 0) return {};
   return {a.take<std::uint8_t>(std::size_t{tracks} * per_track), per_track};
