@@ -117,7 +117,7 @@ public:
   using policy_type = detail::policy_or_stand_in<Policy>;
   /// What differs if entries have members with norms of their own (EMS).
   using sharing = detail::sharing_of<typename policy_type::merge_type>;
-  static constexpr bool shares = sharing::shares;
+  static constexpr bool shares = sharing::shares;  ///< whether entries have such members
   /// The type of ref(): shared_ref if the policy shares entries (EMS), else cache_ref.
   using ref_type = typename sharing::template ref_type<keys_used, values_used>;
 
