@@ -331,16 +331,95 @@ TEST_CASE("shared budgets are refused where nothing could be shared") {
   CHECK(cache.longest(0) == 60);
 }
 
-TEST_CASE("waves hold whole splits") {
-  kvmeld::cache_options sizes{extent};
-  for (std::uint32_t wanted : {0u, 1u, 4u, 7u, 100u}) {
-    sizes.wave_tracks = wanted;
-    sizes.budgets_over = budget_scope::layer;
-    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % 3 == 0);
-    sizes.budgets_over = budget_scope::all_layers;
-    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % 6 == 0);
-    CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) >= 6);
+TEST_CASE("tracks that share a budget are planned in parts of any size, and the bytes are the same") {
+  auto all = policies();
+  all.emplace_back("centroids", part(kvmeld::preset::with_centroids(
+                                    kvmeld::preset::kvzip::for_budget(quantity::entries(0)), {})));
+  for (auto const& one : all) {
+    CAPTURE(std::string(one.first));
+    for (budget_scope among : splits) {
+      for (bool const padded : {false, true}) {
+        for (kvmeld::shortfall const fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
+          CAPTURE(static_cast<int>(among));
+          CAPTURE(padded);
+          CAPTURE(static_cast<int>(fallback));
+          auto const life = [&](std::uint32_t wave) {
+            kvmeld::cache_options sizes = over(among, wave);
+            sizes.padded = padded;
+            sizes.whole_plan = !padded;
+            sizes.stats = true;
+            support::engine_memory<float> memory(extent);
+            auto cache = cache_for(memory, one.second, sizes);
+            support::dice d(61);
+            std::vector<double> seen;
+            for (std::uint32_t q : {0u, 2u}) open(cache, d, q, 80 - q, q);
+            spoil(cache, kvmeld::make_track(extent, 1, 0, 1), 30, 4);
+            for (double share : {0.6, 0.4, 0.25}) {
+              budget const allowed = budget::ratio(share).over(among, 0.1);
+              if (!padded) cache.plan({0, 2}, allowed, fallback);
+              cache.compress({0, 2}, allowed, fallback);
+              for (std::uint32_t q : {0u, 2u}) {
+                for (std::byte b : digest(cache, q)) seen.push_back(static_cast<double>(b));
+                seen.push_back(static_cast<double>(cache.warnings(q)));
+                cache.request_stats({q});
+                REQUIRE(cache.stats_ready());
+                kvmeld::stats_sum const sum = cache.stats(q);
+                for (auto x : {sum.held, sum.merged, sum.dropped}) seen.push_back(static_cast<double>(x));
+                seen.push_back(sum.masses);
+                feed(cache, d, q, 7);
+              }
+            }
+            return seen;
+          };
+          auto const whole = life(18);
+          for (std::uint32_t wave : {1u, 2u, 4u, 5u}) {
+            CAPTURE(wave);
+            CHECK(life(wave) == whole);
+          }
+        }
+      }
+    }
   }
+}
+
+TEST_CASE("a plan over a shared budget is the same in parts, and applies") {
+  for (auto const& one : policies()) {
+    CAPTURE(std::string(one.first));
+    auto const life = [&](std::uint32_t wave) {
+      support::engine_memory<float> memory(extent);
+      auto cache = cache_for(memory, one.second, over(budget_scope::all_layers, wave));
+      support::dice d(62);
+      open(cache, d, 0, 80);
+      cache.plan({0}, budget::entries(30).over(budget_scope::all_layers), kvmeld::shortfall::evict_lowest);
+      cache.apply();
+      return digest(cache, 0);
+    };
+    auto const whole = life(18);
+    for (std::uint32_t wave : {1u, 4u}) CHECK(life(wave) == whole);
+  }
+}
+
+TEST_CASE("waves hold whole splits, or a part of one") {
+  kvmeld::cache_options sizes{extent};
+  for (std::uint32_t wanted : {0u, 1u, 2u, 4u, 7u, 100u}) {
+    sizes.wave_tracks = wanted;
+    for (budget_scope among : splits) {
+      sizes.budgets_over = among;
+      std::uint32_t const tracks = kvmeld::detail::tracks_of_wave(sizes, 1),
+                          split = kvmeld::tracks_per_split(among, extent);
+      CHECK((tracks % split == 0 || tracks < split));
+      CHECK(tracks == (wanted == 0 || wanted > 18 ? 18 : wanted < split ? wanted : wanted / split * split));
+      sizes.members = 1;  // no parts
+      CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % split == 0);
+      sizes.members = 0;
+    }
+  }
+  // What a scope takes beyond the tracks that are planned at a time: states, scores, shares and counts.
+  sizes.wave_tracks = 2;
+  sizes.budgets_over = budget_scope::all_layers;
+  std::size_t const few = kvmeld::workspace_bytes(extent, 2), many = kvmeld::workspace_bytes(extent, 2, 0, 6);
+  CHECK(many - few < 4 * (extent.capacity * sizeof(float) + sizeof(kvmeld::track_state)) +
+                         6 * (sizeof(kvmeld::detail::share_state) + 1024) + 1024);
   sizes.budgets_over = budget_scope::all_layers;
   sizes.extent.capacity = 1u << 30;
   CHECK(kvmeld::detail::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=

@@ -63,21 +63,23 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
   return c;
 }
 
-/// Number of tracks in a wave: options.wave_tracks. If that is 0, two per worker, or as many as 1 MiB of
-/// workspace per worker holds, if these are more. At most all tracks, and rounded down to whole plan scopes
-/// and budget scopes, but at least one of them.
+/// Number of tracks that are planned at a time: options.wave_tracks. If that is 0, two per worker, or as many
+/// as 1 MiB of workspace per worker holds, if these are more. At most all tracks, and rounded down to whole
+/// plan scopes, but at least one of them; rounded to whole budget scopes, too, where these are fewer tracks,
+/// or where entries are shared.
 inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
   constexpr std::size_t worth_a_launch = std::size_t{1} << 20;
   std::uint32_t const split = tracks_per_split(sizes.budgets_over, sizes.extent),
-                      scope = max_of(tracks_per_plan(sizes.scope, sizes.extent), split),
-                      tracks = sizes.extent.tracks();
+                      scope = tracks_per_plan(sizes.scope, sizes.extent), tracks = sizes.extent.tracks();
   std::uint32_t wanted = sizes.wave_tracks;
   if (wanted == 0) {
-    std::size_t const each = workspace_bytes(sizes.extent, scope, sizes.members, split) / scope;
+    std::size_t const each = workspace_bytes(sizes.extent, scope, sizes.members) / scope;
     std::size_t const short_ones = worth_a_launch * workers / max_of<std::size_t>(1, each);
     wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks, short_ones)));
   }
-  return max_of(scope, min_of(wanted, tracks) / scope * scope);
+  wanted = min_of(wanted, tracks);
+  std::uint32_t const unit = sizes.members != 0 || wanted >= split ? max_of(scope, split) : scope;
+  return max_of(unit, wanted / unit * unit);
 }
 
 /// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger

@@ -41,8 +41,8 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 /// Options fixed at construction. They determine how much memory a cache takes.
 struct cache_options {
   shape extent;  ///< layers, sequences, heads and capacity of the cache
-  /// Tracks compressed together, rounded to whole plan and budget scopes. 0: two per worker of the executor,
-  /// or as many as 1 MiB of workspace per worker holds, if these are more.
+  /// Tracks planned together, rounded to whole plan scopes. 0: two per worker of the executor, or as many as
+  /// 1 MiB of workspace per worker holds, if these are more.
   std::uint32_t wave_tracks = 0;
   bool whole_plan = false;                     ///< hold a plan of every track; `plan` and `apply` need it
   std::uint32_t members = 0;                   ///< members per track, for policies that share entries
@@ -55,9 +55,10 @@ struct cache_options {
   /// positions and degrees are equal. Scores are averaged over the tracks. Similarity is computed on the
   /// tracks' rows joined to one long row. Every track weighs its own rows.
   plan_scope scope = plan_scope::head;
-  /// The widest budget scope that calls may ask for (budget::over). A wave then holds whole scopes: for
-  /// `layer` all heads of a layer, for `all_layers` all tracks of a sequence. A scope wider than `head` costs
-  /// about 1 KB more per track of a wave.
+  /// The widest budget scope that calls may ask for (budget::over). The tracks of a scope, for `layer` all
+  /// heads of a layer, for `all_layers` all tracks of a sequence, are scored together: beyond those that are
+  /// planned together, a track takes 4 bytes an entry and about 1 KB. (Where entries are shared, all are
+  /// planned together.)
   budget_scope budgets_over = budget_scope::head;
   /// For engines with one length and one block table per sequence, but a mask or bias row per head. After
   /// `compress` every track of a sequence has the same length, length_bound(sequence), so the host knows the

@@ -211,7 +211,7 @@ KVMELD_HD inline void new_entry(ledger_ref const& l, track where, slot_t s, posi
   for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c][i] = l.channels.at[c].initial;
 }
 
-/// Empties what a track has besides entries and words: members, and the score's table. Cooperative.
+/// Empties what a track has besides entries and words: members, and the score's table. Collective.
 template <class Team> KVMELD_HD void clear_rest(Team const& team, ledger_ref const& l, track t) {
   team.for_each(l.table_floats, [&](std::uint32_t i) { l.table_of(t)[i] = 0.0f; });
   if (team.lane() == 0 && l.members.count != nullptr) l.members.count[t.index] = 0;

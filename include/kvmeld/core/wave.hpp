@@ -2,6 +2,7 @@
 // A wave: the tracks that are compressed together, and the metadata they need while they are.
 #pragma once
 
+#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
@@ -79,6 +80,8 @@ struct track_source {
 
 /// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the
 /// wave][capacity].
+/// A budget scope may have more tracks than are planned at a time (rounds/compress.hpp). Then the whole scope
+/// is a wave that has `state`, `score`, `share` and `counts` alone; parts of it have all arrays.
 struct wave_ref {
   ledger_ref ledger;         ///< the ledger of the cache
   work_list work;            ///< tracks of the whole call; this wave's part begins at `first`
@@ -142,14 +145,16 @@ struct wave_ref {
 };
 
 /// Sizes (arena without memory) or carves the metadata of a wave. The plan is carved apart (`carve_plan`),
-/// because it may outlive the wave. `max_split` is the number of tracks of the largest budget scope.
+/// because it may outlive the wave. `max_split` is the number of tracks of the largest budget scope: so many
+/// tracks have a state and scores, if they are more than `tracks`.
 inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
                            std::uint32_t max_split = 1) {
   wave_ref w;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
-  w.state = a.take<track_state>(tracks);
+  std::uint32_t const scored = max_of(tracks, max_split);
+  w.state = a.take<track_state>(scored);
+  w.score = a.take<float>(std::size_t{scored} * extent.capacity);
   w.roles = a.take<role>(n);
-  w.score = a.take<float>(n);
   w.live = a.take<slot_t>(n);
   w.place = a.take<std::uint32_t>(n);
   w.candidates = a.take<candidate>(n);
@@ -158,8 +163,8 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   w.set_member = a.take<slot_t>(n);
   w.members = detail::carve_member_room(a, tracks, members);
   if (max_split > 1) {
-    w.share = a.take<detail::share_state>(tracks);
-    w.counts = a.take<std::uint32_t>(std::size_t{tracks} * detail::split_counts);
+    w.share = a.take<detail::share_state>(scored);
+    w.counts = a.take<std::uint32_t>(std::size_t{scored} * detail::split_counts);
   }
   return w;
 }

@@ -49,7 +49,7 @@ inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 struct workspace_ref {
-  wave_ref wave;              ///< `wave.tracks` tells how many tracks fit
+  wave_ref wave;              ///< `wave.tracks` tells how many tracks are planned at a time
   plan_ref plan;              ///< of plan_tracks tracks
   std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
   stat_counts* stats;         ///< [tracks of the cache] null: nothing is counted
@@ -57,8 +57,8 @@ struct workspace_ref {
 };
 
 /// Carves the workspace, or only sizes it if the arena has no memory. `members`: members per track, for
-/// policies that share entries. `max_split`: tracks of the largest budget scope that calls ask for;
-/// `wave_tracks` is a multiple of it (core/budget_scope.hpp).
+/// policies that share entries. `max_split`: tracks of the largest budget scope that calls ask for
+/// (core/budget_scope.hpp). `wave_tracks` may be fewer, unless there are members.
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
                                      std::uint32_t max_split = 1) {
@@ -89,14 +89,19 @@ inline plan_ref plan_from(plan_ref p, std::uint32_t first) {
           p.stride,         p.members.from(first)};
 }
 
+/// The plan of so many tracks of the work list from `first` on.
+inline plan_ref plan_of(workspace_ref const& ws, shape const& extent, work_list const& work,
+                        std::uint32_t first) {
+  return plan_from(ws.plan, ws.plan_tracks >= work.tracks(extent) ? first : 0);
+}
+
 /// Calls body(wave) for the waves that cover the work list. A wave holds whole budget scopes of `split`
-/// tracks.
+/// tracks: as many as are planned at a time, or one that has to be planned in parts.
 template <class Body>
 void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, std::uint32_t split,
                    Body body) {
   std::uint32_t const total = work.tracks(ledger.extent);
-  std::uint32_t const most = ws.wave.tracks / split * split;
-  bool const whole = ws.plan_tracks >= total;
+  std::uint32_t const most = max_of(split, ws.wave.tracks / split * split);
   for (std::uint32_t first = 0; first < total; first += most) {
     wave_ref wave = ws.wave;
     wave.split = split;
@@ -104,8 +109,28 @@ void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list 
     wave.work = work;
     wave.first = first;
     wave.tracks = min_of(most, total - first);
-    wave.plan = plan_from(ws.plan, whole ? first : 0);
+    wave.plan = plan_of(ws, ledger.extent, work, first);
     body(wave);
+  }
+}
+
+/// Whether a wave has more tracks than are planned at a time.
+inline bool has_parts(workspace_ref const& ws, wave_ref const& wave) { return wave.tracks > ws.wave.tracks; }
+
+/// Calls body(part) for the parts of a wave that are planned at a time: the wave itself, or several. State,
+/// scores and shares of a part are those of the wave; all other arrays are its own as long as body runs.
+template <class Body> void for_each_part(workspace_ref const& ws, wave_ref const& wave, Body body) {
+  if (!has_parts(ws, wave)) return body(wave);
+  for (std::uint32_t first = 0; first < wave.tracks; first += ws.wave.tracks) {
+    wave_ref part = wave;
+    part.first = wave.first + first;
+    part.tracks = min_of(ws.wave.tracks, wave.tracks - first);
+    part.state += first;
+    part.score += wave.at(first, 0);
+    part.share += first;
+    part.counts += std::size_t{first} * split_counts;
+    part.plan = plan_of(ws, wave.ledger.extent, wave.work, part.first);
+    body(part);
   }
 }
 
@@ -116,13 +141,10 @@ select_phase<typename Policy::select_type> select_phase_of(Policy const& p, wave
           facts_of<identify_facts>(p.identify).drops_unmerged};
 }
 
+/// Scores the tracks of a wave or of a part, which begin_phase has opened.
 template <class Executor, class Policy, class Keys, class Values>
-void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x, budget allowed,
-               looked_at rows) {
+void score_tracks(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x) {
   wave_ref const& wave = launch.wave;
-  bool const shared = wave.scope > 1;
-  launch(begin_phase{{wave}, allowed, facts_of<select_facts>(p.select).thins_any_track});
-  if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
   if constexpr (!is_always_writable<Keys>::value) launch(shield_phase<Keys>{x.keys, wave});
   if constexpr (!is_always_writable<Values>::value) launch(shield_phase<Values>{x.values, wave});
   using score_type = typename Policy::score_type;
@@ -138,8 +160,29 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
     launch(score_phase<score_type>{p.score, wave});
   }
   sharing_of<typename Policy::merge_type>::score(launch, p.score);
-  if (shared) launch(unite_scores_phase{{wave}});
+  if (wave.scope > 1) launch(unite_scores_phase{{wave}});
+}
+
+/// Opens a wave: budgets, then scores, and from these the limits of tracks that share their budgets.
+template <class Executor, class Policy, class Keys, class Values>
+void open_wave(Executor& executor, Policy const& p, kv<Keys, Values> const& x, budget allowed,
+               workspace_ref const& ws, wave_ref const& wave) {
+  launcher<Executor> const launch{executor, wave};
+  launch(
+      begin_phase{{wave}, allowed, facts_of<select_facts>(p.select).thins_any_track, !has_parts(ws, wave)});
+  if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
+  for_each_part(ws, wave, [&](wave_ref const& part) {
+    score_tracks(launcher<Executor>{executor, part}, p, x);
+  });
   if (wave.split > 1) limit_by_score(launch, p);
+}
+
+/// Gives the entries of a part their roles, and looks at the rows that will be read.
+template <class Executor, class Policy, class Keys, class Values>
+void select_entries(launcher<Executor> const& launch, Policy const& p, kv<Keys, Values> const& x,
+                    looked_at rows, bool opens_plan) {
+  wave_ref const& wave = launch.wave;
+  if (opens_plan) launch(open_plan_phase{{wave}});
   launch(select_phase_of(p, wave));
   if (rows != looked_at::everything) {
     identify_facts const made = facts_of<identify_facts>(p.identify);
@@ -150,7 +193,7 @@ void open_wave(launcher<Executor> const& launch, Policy const& p, kv<Keys, Value
   }
   launch(inspect_phase<Keys>{x.keys, wave, entry_flag::key_checked, rows});
   launch(inspect_phase<Values>{x.values, wave, entry_flag::value_checked, rows});
-  if (shared) launch(unite_flags_phase{{wave}});
+  if (wave.scope > 1) launch(unite_flags_phase{{wave}});
 }
 
 /// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
@@ -220,19 +263,24 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   bool const folds = facts.folds && fallback == shortfall::evict_lowest;  // for the fallback alone
   facts.folds = false;
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
-  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    float* const own = wave.step.key_weight;  // free once the plan is composed
-    if (detail::may_plan_directly(wave, 1)) wave.step = wave.plan;
-    detail::launcher<Executor> const launch{executor, wave};
-    detail::open_wave(launch, p, x, allowed, detail::looked_at::everything);
-    detail::plan_round(launch, p, x, facts);
-    if (folds) launch(detail::fold_scores_phase{{wave}, facts.folds_sums(), own});
-    if (fallback == shortfall::evict_lowest)
-      launch(detail::fallback_phase{wave, false, facts_of<select_facts>(p.select).pins_exactly});
-    if (folds) launch(detail::unfold_scores_phase{{wave}, own});
-    if (split > 1) launch(detail::close_split_phase{{wave}, false});
-    launch(detail::end_phase{{wave}, false});
-    launch(detail::new_slots_phase{{wave}});
+  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref const& wave) {
+    bool const parts = detail::has_parts(ws, wave);
+    detail::open_wave(executor, p, x, allowed, ws, wave);
+    detail::for_each_part(ws, wave, [&](wave_ref part) {
+      float* const own = part.step.key_weight;  // free once the plan is composed
+      if (detail::may_plan_directly(part, 1)) part.step = part.plan;
+      detail::launcher<Executor> const launch{executor, part};
+      detail::select_entries(launch, p, x, detail::looked_at::everything, parts);
+      detail::plan_round(launch, p, x, facts);
+      if (folds) launch(detail::fold_scores_phase{{part}, facts.folds_sums(), own});
+      if (fallback == shortfall::evict_lowest)
+        launch(detail::fallback_phase{part, false, facts_of<select_facts>(p.select).pins_exactly});
+      if (folds) launch(detail::unfold_scores_phase{{part}, own});
+      if (split > 1 && !parts) launch(detail::close_split_phase{{part}, false});
+      launch(detail::end_phase{{part}, false, !parts});
+      launch(detail::new_slots_phase{{part}});
+    });
+    if (parts) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, false});
   });
 }
 
@@ -268,8 +316,9 @@ void apply(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledge
 /// At most `max_rounds` rounds run. Where launches are not immediate, the first `likely_rounds` of them are
 /// enqueued phase by phase. The rest is one launch, in which a team per track goes on until the track is
 /// done; only shared plans and shared budgets enqueue all rounds phase by phase. Tracks
-/// that share their budgets (budget::over) lie in one wave: `ws` is carved for such budget scopes, and the
-/// work list is ordered by sequence if the scopes span layers. Empty slots of a padded ledger are removed
+/// that share their budgets (budget::over) are scored together, then planned in parts if they are more than
+/// `ws.wave.tracks`: `ws` is carved for such budget scopes, and the work list is ordered by sequence if the
+/// scopes span layers. Empty slots of a padded ledger are removed
 /// first; the caller fills tracks up again.
 template <class Executor, class Policy, class Keys, class Values>
 void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger_ref const& ledger,
@@ -283,30 +332,41 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
   }
   std::uint32_t const rounds = facts.identify.repeats ? max_rounds : min_of(max_rounds, 1u);
   std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
-  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref wave) {
-    if (detail::may_plan_directly(wave, rounds)) wave.step = wave.plan;
-    detail::launcher<Executor> const launch{executor, wave};
-    if (ledger.padded) detail::drop_padding(launch, x);
-    detail::open_wave(launch, p, x, allowed,
-                      detail::fits_rows(p) ? detail::looked_at::everything : detail::looked_at::mergeable);
-    if (ws.stats != nullptr) launch(detail::weigh_mass_phase{wave, ws.stats});
-    std::uint32_t round = 0;
-    for (; round < rounds && (rehearses || detail::any_active<Executor>(wave)); ++round) {
-      if (round >= likely_rounds && detail::run_remaining_rounds(launch, p, x, facts, rounds - round)) break;
-      detail::run_round(launch, p, x, facts);
+  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref const& wave) {
+    bool const parts = detail::has_parts(ws, wave);
+    if (ledger.padded) {
+      detail::for_each_part(ws, wave, [&](wave_ref const& part) {
+        detail::drop_padding(detail::launcher<Executor>{executor, part}, x);
+      });
     }
-    if (fallback == shortfall::evict_lowest)
-      launch(detail::fallback_phase{wave, true, facts_of<select_facts>(p.select).pins_exactly});
-    if (split > 1) launch(detail::close_split_phase{{wave}, true});
-    launch(detail::end_phase{{wave}, true});
-    if (ws.stats != nullptr) launch(detail::count_fates_phase{wave, ws.stats});
-    detail::fit_rows(launch, p, x);
-    // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
-    bool const listed =
-        wave.plans_directly() && round != 0 && (fallback == shortfall::keep || !facts.identify.makes_spans);
-    detail::merge_values<stated_facts<identify_facts, typename Policy::identify_type>.makes_spans>(
-        launch, x.values, facts.merges_rows, facts.identify.makes_spans && facts.merges_rows, listed);
-    detail::move_together(launch, x, ws.zero_emptied);
+    detail::open_wave(executor, p, x, allowed, ws, wave);
+    detail::for_each_part(ws, wave, [&](wave_ref part) {
+      if (detail::may_plan_directly(part, rounds)) part.step = part.plan;
+      detail::launcher<Executor> const launch{executor, part};
+      detail::select_entries(
+          launch, p, x, detail::fits_rows(p) ? detail::looked_at::everything : detail::looked_at::mergeable,
+          parts);
+      if (ws.stats != nullptr) launch(detail::weigh_mass_phase{part, ws.stats});
+      std::uint32_t round = 0;
+      for (; round < rounds && (rehearses || detail::any_active<Executor>(part)); ++round) {
+        if (round >= likely_rounds && detail::run_remaining_rounds(launch, p, x, facts, rounds - round))
+          break;
+        detail::run_round(launch, p, x, facts);
+      }
+      if (fallback == shortfall::evict_lowest)
+        launch(detail::fallback_phase{part, true, facts_of<select_facts>(p.select).pins_exactly});
+      if (split > 1 && !parts) launch(detail::close_split_phase{{part}, true});
+      launch(detail::end_phase{{part}, true, !parts});
+      if (ws.stats != nullptr) launch(detail::count_fates_phase{part, ws.stats});
+      detail::fit_rows(launch, p, x);
+      // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
+      bool const listed =
+          part.plans_directly() && round != 0 && (fallback == shortfall::keep || !facts.identify.makes_spans);
+      detail::merge_values<stated_facts<identify_facts, typename Policy::identify_type>.makes_spans>(
+          launch, x.values, facts.merges_rows, facts.identify.makes_spans && facts.merges_rows, listed);
+      detail::move_together(launch, x, ws.zero_emptied);
+    });
+    if (parts) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, true});
   });
   detail::settle(executor, work, {ledger});
 }

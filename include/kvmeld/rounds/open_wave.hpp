@@ -22,17 +22,20 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Resolves the budget and opens a plan that keeps all. Tracks within their budget take no further part,
-/// unless the selector thins any track.
+/// Resolves the budget, and opens a plan that keeps all unless open_plan_phase will. Tracks within their
+/// budget take no further part, unless the selector thins any track.
 struct begin_phase : track_phase {
   budget allowed;
   bool any_track = false;  ///< of the selector: thins_any_track
+  bool opens_plan = true;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
     std::uint32_t const n = l.length[t.where.index];
-    keep_entries(team, wave.plan, t.item, n);
-    keep_members(team, wave, t);
+    if (opens_plan) {
+      keep_entries(team, wave.plan, t.item, n);
+      keep_members(team, wave, t);
+    }
     if (team.lane() == 0) {
       track_state s{};
       s.length = s.alive = n;
@@ -44,6 +47,14 @@ struct begin_phase : track_phase {
       l.warnings[t.where.index] = warning::none;
       l.word(t.where, track_word::next_carried) = 0;
     }
+  }
+};
+
+/// Opens a plan that keeps all, for tracks whose scores are known.
+struct open_plan_phase : track_phase {
+  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
+    keep_entries(team, wave.plan, t.item, wave.state[t.item].length);
+    keep_members(team, wave, t);
   }
 };
 
@@ -120,7 +131,8 @@ struct fallback_phase {
 
 /// Writes a track's warnings and how many rounds it took.
 struct end_phase : track_phase {
-  bool last;  ///< no further rounds follow
+  bool last;          ///< no further rounds follow
+  bool alone = true;  ///< the track has a budget of its own; else close_split_phase warns, and comes later
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;
@@ -130,7 +142,7 @@ struct end_phase : track_phase {
     bad = team.reduce(bad, op_max{});
     if (team.lane() != 0) return;
     if (bad != 0) l.warnings[t.where.index] |= warning::nonfinite_rows;
-    if (s.excess() != 0 && (s.over_budget == 0 || last))
+    if (alone && s.excess() != 0 && (s.over_budget == 0 || last))
       l.warnings[t.where.index] |= warning::budget_unreached;
     l.word(t.where, track_word::last_rounds) = s.rounds;
   }

@@ -16,13 +16,13 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// Writes into a plan that all members stay. Cooperative; no barrier.
+/// Writes into a plan that all members stay. Collective; no barrier.
 template <class Team> KVMELD_HD void keep_members(Team const& team, wave_ref const& wave, tile const& t) {
   team.for_each(wave.ledger.members.held(t.where),
                 [&](std::uint32_t m) { wave.plan.members.of(t.item)[m] = 1; });
 }
 
-/// Moves members of kept owners, as many at a time as there are lanes, and removes the others. Cooperative;
+/// Moves members of kept owners, as many at a time as there are lanes, and removes the others. Collective;
 /// barrier at the end.
 template <class Team> KVMELD_HD void compact_members(Team const& team, wave_ref const& wave, tile const& t) {
   plan_ref const& plan = wave.plan;
@@ -54,7 +54,7 @@ template <class Team> KVMELD_HD void compact_members(Team const& team, wave_ref 
   if (team.lane() == 0) m.count[t.where.index] = kept;
 }
 
-/// Adds `offset` to the positions of members from `first` on. Cooperative; no barrier.
+/// Adds `offset` to the positions of members from `first` on. Collective; no barrier.
 template <class Team>
 KVMELD_HD void shift_members(Team const& team, ledger_ref const& l, track t, position_t first,
                              position_t offset) {
