@@ -23,6 +23,7 @@ template <class Policy> void whole_pipeline(Policy const& policy, std::uint32_t 
   cache.compress({0}, kvmeld::budget::ratio(0.5));
   cache.fork(0, 1);
   cache.truncate(1, 8);
+  cache.drop_positions(1, 2, 3);
 }
 
 }  // namespace

@@ -534,9 +534,7 @@ private:
   void note_done(Operation const& operation, index_list sequences, index_list counts, bool guessed);
   index_list all_pending(index_list sequences);
   status truncate_gaps(std::uint32_t sequence, std::uint32_t tokens);
-  template <class Mark>
-  status remove_entries(char const* call, std::uint32_t sequence, Mark const& mark, std::uint32_t sure,
-                        bool all, std::uint32_t gap_end);
+  template <class Removal> status remove_entries(Removal const& removal, std::uint32_t sequence);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
   void keep_mirror();
   void forget_plan_of(index_list sequences);

@@ -134,13 +134,31 @@ status merged_cache<E, P, K, V>::truncate_gaps(std::uint32_t sequence, std::uint
   return {};
 }
 
-/// The one way of calls that remove entries of a sequence besides a compression. `mark(launch)` launches what
-/// marks their fates; see apply_fates. For the mirror: `sure` entries go from every track, and with `all` no
-/// others do. They lie at positions below `gap_end`.
+/// The one way of calls that remove entries of a sequence besides a compression (sequences/removal.hpp).
 template <class E, class P, class K, class V>
-template <class Mark>
-status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t sequence, Mark const& mark,
-                                                std::uint32_t sure, bool all, std::uint32_t gap_end) {
+template <class Removal>
+status merged_cache<E, P, K, V>::remove_entries(Removal const& removal, std::uint32_t sequence) {
+  know_tokens(sequence);
+  char const* const call = Removal::name;
+  sequences::removed_entries removed{};
+  auto const problem = [&] {
+    std::string text = removal.problem(facts_, sequence);
+    if (!text.empty()) return text;
+    removed = removal.removed(facts_, sequence);
+    if (removed.all && removed.sure == 0) return text;
+    text = check_calls::first_track_problem(facts_, sequence, [&](track t) {
+      return check_calls::padding_problem(call, facts_, t, seen_tensors());
+    });
+    if (!text.empty() || (writes_all && facts_.frozen[sequence] == 0)) return text;
+    if (!immediate && facts_.frozen[sequence] == 0) return text;
+    detail::readable_ledger const now = readable();
+    return sequences::entries_problem(removal, now.ledger, sequence, [&](track t) {
+      return check_calls::shielded_length(now.ledger, t, seen_tensors());
+    });
+  };
+  if (status s = refuse_once(call, problem); !s.ok()) return s;
+  if (removed.all && removed.sure == 0) return {};
+  std::uint32_t const sure = writes_all ? removed.sure : 0;  // else what may not be written stays
   index_list const list{&sequence, 1};
   bounds_.assign(1, 0);
   if (!immediate && sizes_.padded) {
@@ -152,7 +170,10 @@ status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t 
   work_list const work = stage(list);
   detail::sequence_phase const padding{ledger_, work,
                                        sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
-  fate_options const how{fates_of::call, arrays_.workspace.zero_emptied, gap_end};
+  fate_options const how{fates_of::call, arrays_.workspace.zero_emptied, removed.gap_end};
+  auto const mark = [&](detail::launcher<E> const& launch) {
+    launch(sequences::mark_removed_phase<Removal>{{launch.wave}, removal});
+  };
   keep_mirror();
   status const s = kvmeld::launch_all(executor_, call, [&] {
     work_list const tracks = plan_work(work.sequences, work.sequence_count);
@@ -165,7 +186,7 @@ status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t 
   planned_.clear();  // its memory was used
   if constexpr (!immediate) {
     if (sizes_.padded) mirror_.drop_padding(sequence);
-    mirror_.dropped(sequence, sure, all, gap_end);
+    mirror_.dropped(sequence, sure, writes_all && removed.all, removed.gap_end);
     if (sizes_.padded) {
       mirror_.compressed(sequence);  // the last slots of a track may be empty from now on
       mirror_.pad(sequence, writes_all && mirror_.known(sequence));
@@ -176,30 +197,7 @@ status merged_cache<E, P, K, V>::remove_entries(char const* call, std::uint32_t 
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::drop_positions(std::uint32_t sequence, position_t first, position_t last) {
-  know_tokens(sequence);
-  sequences::position_range const range{first, last};
-  char const* const call = sequences::position_range::name;
-  auto const problem = [&] {
-    std::string text = range.problem(facts_, sequence);
-    if (!text.empty() || first == last) return text;
-    text = check_calls::first_track_problem(facts_, sequence, [&](track t) {
-      return check_calls::padding_problem(call, facts_, t, seen_tensors());
-    });
-    if (!text.empty() || (writes_all && facts_.frozen[sequence] == 0)) return text;
-    if (!immediate && facts_.frozen[sequence] == 0) return text;
-    detail::readable_ledger const now = readable();
-    return range.entries_problem(now.ledger, sequence, [&](track t) {
-      return check_calls::shielded_length(now.ledger, t, seen_tensors());
-    });
-  };
-  if (status s = refuse_once(call, problem); !s.ok()) return s;
-  if (first == last) return {};
-  auto const mark = [&](detail::launcher<E> const& launch) {
-    launch(sequences::mark_positions_phase{{launch.wave}, range});
-  };
-  std::uint32_t const sure = writes_all ? range.sure(facts_, sequence) : 0;
-  bool const all = writes_all && range.is_exact(facts_, sequence);
-  return remove_entries(call, sequence, mark, sure, all, static_cast<std::uint32_t>(last));
+  return remove_entries(sequences::drop_positions{first, last}, sequence);
 }
 
 template <class E, class P, class K, class V>

@@ -96,10 +96,10 @@ template <class Executor> void settle(Executor& executor, work_list const& work,
 /// 4. Move: entries that stay move to the front of K, V and the ledger, and keep their order.
 /// 5. Settle, in the last wave of the call: words of tracks and sequences that later calls read.
 ///
-/// Call it for every wave of a call (for_each_wave). The host has to do the rest, as
-/// merged_cache::remove_entries does: refuse the call while recording, keep the mirror before the first
-/// launch, forget the plan made last (its memory is used), and lower the mirror's bounds or mark them as
-/// inexact.
+/// Call it for every wave of a call (for_each_wave). The host has to do the rest: refuse the call while
+/// recording, keep the mirror before the first launch, forget the plan made last (its memory is used), and
+/// lower the mirror's bounds or mark them as inexact. merged_cache::remove_entries does it for calls that
+/// remove entries of one sequence.
 template <class Executor, class Keys, class Values, class Mark>
 void apply_fates(detail::launcher<Executor> const& launch, kv<Keys, Values> const& x, Mark const& mark,
                  fate_options const& how = {}) {
