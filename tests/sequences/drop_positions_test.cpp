@@ -71,6 +71,13 @@ template <class Cache> void drop(Cache& cache, std::uint32_t q, position_t first
   CHECK(kvmeld::testing::invariant_problem(cache) == "");
 }
 
+// Head 1 shares its first 20 rows, and head 0 none.
+struct shared_by_head_1 : kvmeld::strided<float> {
+  static constexpr bool always_writable = false;
+  explicit shared_by_head_1(kvmeld::strided<float> const& rows) : kvmeld::strided<float>(rows) {}
+  bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.kv_head != 1 || s >= 20; }
+};
+
 template <class Policy> void drops(char const* name, Policy const& policy) {
   CAPTURE(std::string(name));
   support::engine_memory<float> memory(extent);
@@ -383,6 +390,20 @@ TEST_CASE("rows that are shared do not move: refused, or where the host cannot a
   CHECK(far.length_bound(0) == 30);
   far.sync_lengths(0);
   CHECK(far.longest(0) == 26);  // 14 and 15 stay
+  CHECK(far.warnings(0) == kvmeld::warning::undropped);
+}
+
+TEST_CASE("heads that share a plan keep what one of them may not write") {
+  support::engine_memory<float> memory(extent);
+  kvmeld::cache_options sizes{extent};
+  sizes.scope = kvmeld::plan_scope::layer;
+  auto const plain = memory.tensors();
+  kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
+                           kvmeld::kv{shared_by_head_1(plain.keys), shared_by_head_1(plain.values)}, sizes};
+  far.open(0, 40);
+  far.drop_positions(0, 15, 25);
+  far.sync_lengths(0);
+  CHECK(far.entries(0) == 35u * extent.layers * extent.kv_heads);  // 20 to 24 went
   CHECK(far.warnings(0) == kvmeld::warning::undropped);
 }
 
