@@ -36,8 +36,9 @@ struct score_facts {
   /// constant.
   std::uint32_t max_channels = 0;
   bool reads_rows = false;  ///< computed from keys and values
-  /// An entry's number depends on the entry and its rows alone. Several teams then share a track: `rows`
-  /// shows each of them its part, and `evaluate` writes nothing for other entries. Its loops are as below.
+  /// An entry's number depends on no rows but its own. It may depend on channels, degrees and positions of
+  /// any entry. Several teams then share a track: `rows` shows each of them its part, and `evaluate` writes
+  /// nothing for other entries. Its loops are as below.
   bool rows_alone = false;
   /// The team of `evaluate` may be several blocks. What loops over rows write for the block that runs them
   /// lies in block_scratch, and they keep to the team that they are given (track_rows).
