@@ -114,7 +114,7 @@ TEST_CASE("every meaningful composition keeps its promises, and the others are r
     }
   }
   MESSAGE(accepted, " compositions ran, ", refused, " were refused");
-  CHECK(accepted > 300);
+  CHECK(accepted > 3800);  // docs/features.md, docs/architecture.md
 }
 
 }  // namespace table_cases
