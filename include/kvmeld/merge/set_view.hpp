@@ -40,7 +40,8 @@ template <class Keys> KVMELD_HD key_reader reader_of(Keys const& keys) {
 }  // namespace detail
 
 /// One set of entries that become one entry. Members are numbered from 0 to size() - 1, in the order of their
-/// tokens. One of them is the pivot: the entry whose slot stays.
+/// tokens. One of them is the pivot, which the identifier chose: its slot and its position stay, whatever the
+/// weights are.
 class set_view {
 public:
   /// A view of the set `m` of a tile's track, whose keys `keys` reads. `wave`, `t` and `m` have to outlive
