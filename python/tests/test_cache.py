@@ -126,6 +126,31 @@ def test_what_attention_is_refused():
             kvmeld.Cache(*tensors(), "streaming_llm", **told)
 
 
+def test_what_a_cache_takes_is_known_before_there_is_one():
+    shape = {"layers": 8, "kv_heads": 4, "head_dim": 64, "queries_per_kv_head": 2}
+    slots = 8 * 3 * 4
+    for policy, channels in (("streaming_llm", 0), ("h2o", 1), ("learned_centroids", 1), ("kvzip_centroids", 1)):
+        short, long = (kvmeld.cache_bytes(policy, capacity=n, sequences=3, **shape) for n in (1 << 14, 1 << 15))
+        assert short["rows"] == slots * (1 << 14) * 2 * 64 * 2
+        # The ledger has 9 bytes an entry and 4 for each channel; planning takes 83 of the two tracks that one thread plans.
+        more = long["cache"] - short["cache"]
+        assert (slots * (9 + 4 * channels) + 2 * 83) * (1 << 14) <= more <= (slots * (9 + 4 * channels) + 2 * 90) * (1 << 14)
+        # A budget over all layers has scores of all tracks of a sequence beside.
+        wide = kvmeld.cache_bytes(policy, capacity=1 << 14, sequences=3, over="all_layers", **shape)
+        extra = wide["cache"] - short["cache"]
+        assert 30 * 4 * (1 << 14) <= extra <= 32 * (4 * (1 << 14) + 2048)
+    half, full = (kvmeld.cache_bytes("h2o", capacity=64, element=e, value_dim=32, **shape) for e in ("bfloat16", "float32"))
+    assert full["rows"] == 2 * half["rows"] == 8 * 4 * 64 * (64 + 32) * 4
+    for told, text in (
+        ({"capacity": 0}, "capacity is 0"), ({"element": "int8"}, "element is 'int8'; it must be one of"),
+        ({"policy": "nothing"}, "nothing"), ({"queries_per_kv_head": 0}, "queries_per_kv_head is 0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            kvmeld.cache_bytes(**{"policy": "h2o", "capacity": 64, **shape, **told})
+    with pytest.raises(TypeError):
+        kvmeld.cache_bytes("h2o", capacity=64.0, **shape)
+
+
 def test_append_and_commit_and_truncate():
     keys, values = tensors()
     cache = kvmeld.Cache(keys, values, "streaming_llm")
