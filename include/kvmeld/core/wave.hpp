@@ -78,24 +78,45 @@ struct track_source {
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(extent, item); }
 };
 
-/// Trivially copyable view that every planning phase works on. Per-entry arrays are [tracks of the
-/// wave][capacity].
-/// A budget scope may have more tracks than are planned at a time (rounds/compress.hpp). Then the whole scope
-/// is a wave that has `state`, `score`, `share` and `counts` alone; parts of it have all arrays.
-struct wave_ref {
+/// What is known of tracks before they are planned: their entries, budgets and scores. Tracks that share a
+/// budget are scored together, also where they are planned in parts (rounds/compress.hpp). Trivially
+/// copyable. Per-entry arrays are [tracks][capacity].
+struct scored_tracks {
   ledger_ref ledger;         ///< the ledger of the cache
-  work_list work;            ///< tracks of the whole call; this wave's part begins at `first`
-  std::uint32_t first = 0;   ///< first track of the work list in this wave
-  std::uint32_t tracks = 0;  ///< tracks in this wave
+  work_list work;            ///< tracks of the whole call; these begin at `first`
+  std::uint32_t first = 0;   ///< first track of the work list among these
+  std::uint32_t tracks = 0;  ///< how many these are
   std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets (a budget scope)
 
-  track_state* state = nullptr;  ///< [tracks]
+  track_state* state = nullptr;           ///< [tracks]
+  float* score = nullptr;                 ///< [tracks][capacity] importance of each entry
+  score_kind scores = score_kind::order;  ///< what `score` holds, told to merge functions
+
+  detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
+  std::uint32_t* counts = nullptr;       ///< [tracks][split_counts] histograms; null where `share` is
+
+  /// The first track of the budget scope that `item` belongs to.
+  KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
+  /// A track's histogram.
+  KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
+    return counts + std::size_t{item} * detail::split_counts;
+  }
+  /// The track of an item.
+  KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
+  /// Whether the item is only there to fill up a recorded list.
+  KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
+  /// Index into arrays of entries.
+  KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
+    return std::size_t{item} * ledger.extent.capacity + s;
+  }
+};
+
+/// The tracks of a wave while they are planned: what is known of them, and the arrays of planning phases.
+/// Trivially copyable. Per-entry arrays are [tracks of the wave][capacity].
+struct wave_ref : scored_tracks {
   /// [tracks][capacity] role of each entry.
   role* roles = nullptr;
-  /// [tracks][capacity] importance of each entry.
-  float* score = nullptr;
-  score_kind scores = score_kind::order;  ///< what `score` holds, told to merge functions
   /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending. From
   /// new_slots_phase on: all entries that stay.
   slot_t* live = nullptr;
@@ -113,9 +134,6 @@ struct wave_ref {
 
   member_room members;  ///< room for the members of shared entries
 
-  detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
-  std::uint32_t* counts = nullptr;       ///< [tracks][split_counts] histograms; null where `share` is
-
   /// The finite centres of a track, ascending: state.centers of them, from round_phase to link_phase, if the
   /// identifier needs centres. If it does not, these words are spare, too.
   KVMELD_HD slot_t* centers(std::uint32_t item) const { return set_member + at(item, 0); }
@@ -125,23 +143,8 @@ struct wave_ref {
   KVMELD_HD float& similarity(std::uint32_t item, slot_t source) const {
     return step.key_weight[step.at(item, source)];
   }
-
-  /// The first track of the budget scope that `item` belongs to.
-  KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
-  /// A track's histogram.
-  KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
-    return counts + std::size_t{item} * detail::split_counts;
-  }
-  /// The track of an item.
-  KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
-  /// Whether the item is only there to fill up a recorded list.
-  KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   /// Whether the policy has one round, whose step is written to the plan directly.
   KVMELD_HD bool plans_directly() const { return step.fates == plan.fates; }
-  /// Index into arrays of entries.
-  KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
-    return std::size_t{item} * ledger.extent.capacity + s;
-  }
 };
 
 /// Sizes (arena without memory) or carves the metadata of a wave. The plan is carved apart (`carve_plan`),
@@ -171,14 +174,16 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
 
 namespace detail {
 
-/// Base of light phases that have one tile per track and take no scratch.
-struct track_phase {
-  wave_ref wave;
+/// Base of light phases that have one tile per track and take no scratch. `Tracks` says what they may read
+/// and write.
+template <class Tracks> struct phase_over {
+  Tracks wave;
 
   static constexpr bool light = true, spans_blocks = true;
   KVMELD_HD std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 };
+using track_phase = phase_over<wave_ref>;
 
 /// Base of phases over the tracks that share one plan: neighbours in the wave, equally long; the first one
 /// leads.

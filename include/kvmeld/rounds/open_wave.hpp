@@ -61,7 +61,7 @@ struct open_plan_phase : track_phase {
 /// Extends the shielded beginning over every slot that a layout refuses to write (shared pages).
 template <class Layout> struct shield_phase {
   Layout layout;
-  wave_ref wave;
+  scored_tracks wave;
 
   static constexpr bool wide = true, spans_blocks = true;
   std::uint32_t tiles(shape const&) const { return 1; }
@@ -130,7 +130,7 @@ struct fallback_phase {
 };
 
 /// Writes a track's warnings and how many rounds it took.
-struct end_phase : track_phase {
+struct end_phase : phase_over<scored_tracks> {
   bool last;          ///< no further rounds follow
   bool alone = true;  ///< the track has a budget of its own; else close_split_phase warns, and comes later
 

@@ -23,7 +23,7 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Base of the phases of budget scopes. Each track has a tile; the first track's tile does what concerns all.
-struct split_phase : track_phase {
+struct split_phase : phase_over<scored_tracks> {
   KVMELD_HD bool leads(tile const& t) const { return t.item % wave.split == 0; }
   /// Sum of f(item) over the tracks of the budget scope that `first` leads. Collective.
   template <class Team, class F>
