@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import math
@@ -11,72 +12,20 @@ from typing import Any, NamedTuple, Optional
 import torch
 import transformers
 
+from kvmeld import _layers
 from kvmeld.learned import PROBE, Learned, load, shipped
 
-__all__ = ["Facts", "Growing", "are_same", "facts_of", "fingerprint", "frequencies_of", "keys_of", "refuse_kind", "rotates_as",
-           "shipped_weights", "turned"]
-
-#: Kinds of layers, as configurations name them, that keep keys and values of tokens and nothing else.
-_ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
-
-
-class Growing(transformers.Cache):
-    """What transformers asks of a cache that holds all tokens, whatever its version.
-
-    Subclasses have `_seen`, the tokens read, and `_layers`, the model's number of layers.
-    """
-
-    def __init__(self) -> None:
-        # What Cache of some versions of transformers expects. Its own __init__ differs from version to version.
-        self.layers: list[Any] = []
-        self.layer_class_to_replicate = None
-        self.offloading = False
-        self._seen = 0
-        self._layers = 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens read so far, padding included."""
-        return self._seen
-
-    def get_mask_sizes(self, query: Any, layer_idx: int = 0) -> tuple[int, int]:
-        """The length and the offset of the mask that a model makes: as of a cache that holds all tokens."""
-        return self._seen + (query if isinstance(query, int) else query.shape[0]), 0
-
-    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        """-1: any number of tokens."""
-        return -1
-
-    def get_max_length(self, layer_idx: Optional[int] = None) -> int:
-        """-1: any number of tokens."""
-        return -1
-
-    @property
-    def is_initialized(self) -> bool:
-        """Whether tensors are there."""
-        return self._seen > 0
-
-    @property
-    def is_compileable(self) -> bool:
-        """False: lengths change."""
-        return False
-
-    @property
-    def is_sliding(self) -> list[bool]:
-        """False for each layer."""
-        return [False] * self._layers
-
-    is_linear = is_dummy = is_sliding  # what kinds of layers transformers knows beside attention over all tokens
-
-    def __len__(self) -> int:
-        return self._layers if self._seen else 0
-
+__all__ = ["Facts", "are_same", "facts_of", "fingerprint", "frequencies_of", "keys_of", "rotates_as", "shipped_weights",
+           "turned"]
 
 class Facts(NamedTuple):
     """What one token tells of a model.
 
-    layers, kv_heads, query_heads, key_dim, value_dim: of its attention; all layers agree. query_heads is 0 where the
-        model does not attend through the functions of kvmeld.hf.attach.
-    window: the tokens that the layer with the shortest window reads; None: all layers read all tokens.
+    layers, kv_heads, query_heads, key_dim, value_dim: of the attention over all tokens; all its layers agree.
+        query_heads is 0 where the model does not attend through the functions of kvmeld.hf.attach.
+    full: the numbers of these layers in the model.
+    token_bytes: what a token takes in them.
+    beside: what is kept in the others, as _layers.beside tells it.
     rotation: how queries and keys are rotated: "none", or the pairing, and radians a position of each pair of the
         channels that rotate; or None.
     unknown: why the rotation is not known; empty if it is.
@@ -87,22 +36,28 @@ class Facts(NamedTuple):
     query_heads: int
     key_dim: int
     value_dim: int
-    window: Optional[int]
+    full: tuple[int, ...]
+    token_bytes: int
+    beside: tuple[tuple[int, int], ...]
     rotation: Optional[tuple[str, list[float]]]
     unknown: str
+
+    def share(self, tokens: int) -> float:
+        """The share of a sequence's bytes that lies in the layers that keep all tokens."""
+        full = self.token_bytes * tokens
+        return full / (full + sum(size * min(most, tokens) for most, size in self.beside))
 
 
 class _Told(Exception):
     """A refusal of what a model asks or shows; its arguments are those of a refusal."""
 
 
-class _Listener(Growing):
+class _Listener(_layers.Growing):
     """Takes the keys of one pass over one token, and notes what attention is told beside them."""
 
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self._layers = layers
-        self.keys: list[torch.Tensor] = []  # [kv_heads, head_dim] of each layer
+    def __init__(self, layers: list[Any], full: tuple[int, ...]) -> None:
+        super().__init__(layers, full)
+        self.keys: list[torch.Tensor] = []  # [kv_heads, head_dim] of each layer that keeps all tokens
         self.values = 0  # channels of a value
         self.queries = 0  # query heads
         self.windows: list[int] = []
@@ -113,45 +68,26 @@ class _Listener(Growing):
             self.__dict__["wanted"] = self.__dict__.get("wanted") or name
         raise AttributeError(name)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        if layer_idx != len(self.keys):
-            raise _Told("the model's layers", f"{layer_idx} behind {len(self.keys) - 1} where keys are cached",
-                        "each one with keys and values of its own")
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        if layer_idx < len(self.layers) and layer_idx not in self._full:
+            return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        expected = self._full[len(self.keys)] if len(self.keys) < len(self._full) else "none"
+        if layer_idx != expected:
+            raise _Told("the layer that caches keys and values", layer_idx, f"{expected}, by the model's configuration")
         self.keys.append(key_states[0, :, 0].detach())
         self.values = value_states.shape[-1]
-        self.rows = key_states, value_states
         marked = key_states.view_as(key_states)
-        marked.kvmeld_cache = self  # for the attention function of kvmeld.hf, if the model has it
+        marked.kvmeld_attend = functools.partial(self._attend, (key_states, value_states))  # for kvmeld.hf.attach
         return marked, value_states
 
-    def _attend(self, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any) -> Any:
-        refuse_kind(kwargs, _Told)
+    def _attend(self, rows: tuple, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any
+                ) -> Any:
         self.queries = query.shape[1]
         if kwargs.get("sliding_window") is not None:
             self.windows.append(kwargs["sliding_window"])
-        return inner(module, query, *self.rows, mask, **kwargs)
-
-
-def refuse_kind(kwargs: dict, error: Any) -> None:
-    """Refuses what attention is told and a KVMeldCache cannot heed."""
-    if kwargs.get("softcap") is not None:
-        raise error("softcap", kwargs["softcap"], "None: KVMeldCache counts attention with logits that are not capped")
-    if kwargs.get("s_aux") is not None:
-        raise error("s_aux", "given", "None: KVMeldCache counts attention without sinks beside the entries")
-
-
-def _refuse_layers(model: Any, config: Any, refusal: Any) -> None:
-    """Refuses models in which some layer keeps no keys and values of its own, by their configuration."""
-    if getattr(model.config, "is_encoder_decoder", False):
-        raise refusal("the model", "an encoder and a decoder", "a decoder alone")
-    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
-    for layer, kind in enumerate(kinds):
-        if kind not in _ATTENTION:
-            raise refusal(f"layer {layer} of {type(config).__name__}", repr(kind),
-                          "attention, because KVMeldCache holds keys and values and no other state")
-    shared = getattr(config, "num_kv_shared_layers", None)
-    if shared:
-        raise refusal("num_kv_shared_layers", shared, "0: each layer with keys and values of its own")
+        return inner(module, query, *rows, mask, **kwargs)
 
 
 #: Facts of models, with the dtype and the frequencies that they had.
@@ -161,14 +97,12 @@ _known: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 def facts_of(model: Any, refusal: Any) -> Facts:
     """Lets a model read one token at two positions, once per model; what it shows then. refusal(argument, value,
     condition) makes the exception for a model that cannot be served. Costs two forward passes of one token."""
-    config = model.config.get_text_config()
-    _refuse_layers(model, config, refusal)
+    layers, full = _layers.layers_of(model, refusal)
     state = (model.dtype, model.config._attn_implementation, frequencies_of(model))
     known = _known.get(model)
     if known is not None and known[0][:2] == state[:2] and are_same(known[0][2], state[2]):
         return known[1]
-    layers = config.num_hidden_layers
-    first, second = _Listener(layers), _Listener(layers)
+    first, second = _Listener(layers, full), _Listener(layers, full)
     position, unknown = 37, ""
     try:
         for listener, at in ((first, 0), (second, position)):
@@ -179,25 +113,29 @@ def facts_of(model: Any, refusal: Any) -> Facts:
         asked = first.wanted or second.wanted
         if asked is not None:
             raise refusal(f"the cache that {type(model).__name__} expects", f"one with {asked!r}",
-                          "one of keys and values alone, in every layer") from e
+                          f"one of layers that the installed transformers {transformers.__version__} knows") from e
         if not first.keys:
             raise refusal(f"a token that {type(model).__name__} reads", f"refused ({type(e).__name__}: {e})",
                           "read with a cache of keys and values") from e
         unknown = f"the model did not read one token at position {position}: {e}"
-    if len(first.keys) != layers:
-        raise refusal("the layers that cache keys and values", f"{len(first.keys)} of {layers}", "all of them")
+    if len(first.keys) != len(full):
+        raise refusal("the layers that cache keys and values", f"{len(first.keys)} of {len(full)}", "all of them")
     shapes = {tuple(k.shape) for k in first.keys}
     if len(shapes) > 1:
         raise refusal("keys [kv_heads, head_dim] of a token", " and ".join(map(str, sorted(shapes))),
-                      "of one shape in all layers")
+                      "of one shape in all layers that keep all tokens")
+    window, tokens = min(first.windows, default=None), getattr(model.config.get_text_config(), "max_position_embeddings", 0) or 0
+    if window is not None and window < tokens:
+        raise refusal("sliding_window", window, f"at least {tokens}, the model's positions, in layers that keep all tokens")
     rotation = None
     if not unknown:
         rotation = _rotation(model, first.keys, second.keys, position)
         if rotation is None:
             unknown = "its layers rotate keys in different ways, or by none of its buffers of inverse frequencies"
     (kv_heads, key_dim), = shapes
-    facts = Facts(layers, kv_heads, first.queries, key_dim, first.values,
-                  min(first.windows, default=None), rotation, unknown)
+    row = (key_dim + first.values) * first.keys[0].element_size()
+    facts = Facts(len(full), kv_heads, first.queries, key_dim, first.values, full, len(full) * kv_heads * row,
+                  _layers.beside(first.layers), rotation, unknown)
     _known[model] = (state, facts)
     return facts
 
@@ -266,7 +204,7 @@ def turned(rows: torch.Tensor, pairing: str, frequencies: torch.Tensor, position
 
 def keys_of(model: Any) -> torch.Tensor:
     """float32 [layers, kv_heads, head_dim] in host memory: what the model makes of the token PROBE, alone, at position 0."""
-    listener = _Listener(model.config.get_text_config().num_hidden_layers)
+    listener = _Listener(*_layers.layers_of(model, _Told))
     _read_one(model, listener, 0, min(PROBE, model.get_input_embeddings().num_embeddings - 1))
     return torch.stack(listener.keys).float().cpu()
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -21,7 +22,7 @@ import transformers
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
-from kvmeld import _core, _masks, _model
+from kvmeld import _core, _layers, _masks, _model
 from kvmeld._program import write_file
 from kvmeld.learned import Learned, read as read_learned
 from kvmeld.cache import (
@@ -113,13 +114,13 @@ def _configs(model: Any) -> list[Any]:
     return list({id(module.config): module.config for module in model.modules() if hasattr(module, "config")}.values())
 
 
-class KVMeldCache(_model.Growing):
+class KVMeldCache(_layers.Growing):
     """A cache for `past_key_values`, in whose tensors kvmeld merges and evicts entries.
 
-    model: whose cache it is. Llama, Qwen, Mistral and models built like them, with "eager" or "sdpa" attention in host
-        memory, or on one CUDA device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is
-        called. The first cache of a model lets it read one token, twice: this shows what its layers cache, and how it
-        rotates keys, which some policies have to know.
+    model: whose cache it is. A decoder of transformers with "eager" or "sdpa" attention in host memory, or on one CUDA
+        device if kvmeld was built with CUDA; float32, float16 or bfloat16. attach(model) is called. The first cache of a
+        model lets it read one token, twice: that tells what its layers cache, and how those that keep all tokens rotate
+        keys, which some policies have to know.
     policy: a name of kvmeld.policies(), or parts (kvmeld.Cache). Policies that need a second reading of the prompt
         (KVzip, Attention Matching) compress it once, after read(). None: the policy that keeps most of a prompt
         (docs/real_models.md): "kvzip_centroids" if read() reads the prompt, "learned_centroids" if it is read once,
@@ -140,21 +141,29 @@ class KVMeldCache(_model.Growing):
         None: the weights that come with kvmeld, if they are of this model. The model is recognised by the keys that it makes
         of one token. If weights are given and no policy is named, read() reads a prompt only once.
 
+    Only layers that keep all tokens are compressed (full_layers; full_share() tells what share of the bytes they are), and
+    only they count for budgets, `keys`, `values` and `cache`. Layers that read a window or a chunk, or keep a state
+    (recurrent, convolutional), keep the caches that transformers makes for them, in `layers`: these are bounded already.
+    Layers that read another layer's entries do so; policies see the queries of the layer that holds them.
+
     Attention adds the logarithm of each entry's degree to its logit. Padding, left or right, is told by the 2-D
     `attention_mask`, and never enters the cache; other masks than causal ones with padding are refused.
     get_seq_length() counts tokens seen, padding included, so generate() numbers positions as ever. Prompts may come in
     any parts: a part longer than the budget is held in full until the next pass. Beam search and batch_* calls copy
-    sequences with all that kvmeld knows about them. crop() takes back tokens that came after the last compression.
+    sequences with all that kvmeld knows about them. crop() takes back tokens that came after the last compression, if the
+    other layers can, too: states, and windows that were full, cannot.
     copy.deepcopy and pickle copy everything; save() and load() keep a cache in a file.
 
     On a CUDA device the cache enqueues its work to the stream that was current at the first pass.
 
+    The model's own attention computes with its sinks and its caps of logits. So do the scores of policies, with "eager"
+    attention; those that need queries (kvmeld.Cache.needs) rank by attention without sinks and caps.
+
     All that can be known is checked when the cache is made. Refused with ValueError: numbers that the library refuses;
-    models in which a layer keeps no keys and values of its own (recurrent, convolutional or shared layers); logit
-    softcapping and attention sinks. Windows and chunks warn (UserWarning) how many tokens can be read: a pass that reads
-    more is refused. A pass also refuses tensors that require gradients, memory of other devices, and rotations that
-    change while a policy counts on them. A pass that ends in an exception leaves the cache unusable until reset(). One
-    cache is used by one thread at a time.
+    models in which no layer keeps all tokens, and those with kinds of layers for which the installed transformers has no
+    caches. Refused in a pass: tensors that require gradients; memory of other devices; rotations that change while a
+    policy counts on them. A pass that ends in an exception leaves the cache unusable until reset(). One cache is used by
+    one thread at a time.
     """
 
     def __init__(
@@ -170,9 +179,7 @@ class KVMeldCache(_model.Growing):
         threads: int = 0,
         learned: Any = None,
     ) -> None:
-        super().__init__()
         self._learned = None if learned is None else read_learned(learned)
-        config = model.config.get_text_config()
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
         self._by_default: Optional[tuple[Optional[str], Optional[float], str]] = None
         if policy is None:  # what a caller says beside no policy, and the policy for read()
@@ -181,8 +188,8 @@ class KVMeldCache(_model.Growing):
         policy = _text(policy, "policy")
         self.over, self.floor = self._sharing(policy, over, floor)
         self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
-        self._layers = config.num_hidden_layers
-        self._chunk = getattr(config, "attention_chunk_size", None)  # of Llama 4, whose attention is not told it
+        self._empty, full = _layers.layers_of(model, _refusal)
+        super().__init__(self._empty, full)
         #: The kvmeld.Cache over `keys` and `values`, with lengths, degrees and positions; None before the first pass.
         self.cache: Optional[kvmeld.Cache] = None
         #: [layers, batch, kv_heads, capacity, head_dim]; entries behind a track's length have no meaning.
@@ -192,7 +199,7 @@ class KVMeldCache(_model.Growing):
         self.compressions = 0
         self._forget()
         attach(model)
-        self._learn(model, getattr(config, "max_position_embeddings", None) or 1 << 17)
+        self._learn(model, getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1 << 17)
 
     def _learn(self, model: Any, tokens: int) -> None:
         """Checks what is known before the first pass: the model, the policy, the budget. tokens: the most that the model
@@ -200,7 +207,7 @@ class KVMeldCache(_model.Growing):
         self._facts = facts = _model.facts_of(model, _refusal)
         if not facts.query_heads:
             raise _refusal("the model's attention", "one of its own", "one that looks up attention functions by name, as"
-                           " transformers' newer models do")
+                           " transformers' newer models do, and reads the very rows that are cached, not rows made of them")
         self._query_heads = facts.query_heads
         self._model = weakref.ref(model)
         self._digest: Optional[str] = None  # of the model, where a copy has no other way to know it
@@ -211,10 +218,6 @@ class KVMeldCache(_model.Growing):
         if self._element not in _ELEMENTS:
             raise _refusal("the model's dtype", self._element, "one of " + ", ".join(_ELEMENTS))
         self._least = self._check()
-        window = min((w for w in (facts.window, self._chunk) if w is not None), default=None)
-        if window is not None and window < tokens:
-            warnings.warn(f"KVMeldCache: layers of {type(model).__name__} read the last {window} tokens alone; a pass"
-                          f" that reads more than {window} tokens in all is refused", stacklevel=3)
 
     def _tell_rotation(self) -> None:
         """Tells the policy how the model rotates keys, if it has to know. The library refuses weights of other sizes."""
@@ -277,8 +280,10 @@ class KVMeldCache(_model.Growing):
     def _forget(self) -> None:
         self._seen = 0  # tokens of each row of the batch, padding included
         self._real: Optional[torch.Tensor] = None  # [batch, _seen]: which of them are no padding; None: all of them
-        self._next = 0  # the layer that the pass comes to next
-        self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention
+        self.layers = copy.deepcopy(self._empty)
+        self._order = [i for i in range(len(self.layers)) if i in self._full or not self._is_own(i)]  # of a pass
+        self._next = 0  # the place in it that the pass comes to next
+        self._given: Optional[tuple[int, torch.Tensor, torch.Tensor]] = None  # between update and attention; its place in _full
         self._merged = False  # whether an entry stands for several tokens
         self._biases: dict[int, torch.Tensor] = {}  # of layers, since the last compression
         self._in_pass = False  # between the beginning of a pass and its end, and after one that failed
@@ -288,28 +293,45 @@ class KVMeldCache(_model.Growing):
     # --- what transformers calls
 
     def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes the new keys and values [batch, kv_heads, n, head_dim] of a layer. The attention function that attach
-        has set up, which gets what this returns, appends them and reads the cache."""
+        """Takes the new keys and values [batch, kv_heads, n, head_dim] of a layer. If it keeps all tokens, the attention
+        function that attach has set up, which gets what this returns, appends them and reads the cache."""
         if self._given is not None:
             raise _refusal("the model's attention implementation", "not kvmeld's",
                            "that of kvmeld.hf.attach(model), for models that look up attention functions by name")
-        if layer_idx != self._next or (layer_idx == 0 and self._in_pass):
-            raise _refusal("layer_idx", layer_idx, f"{self._next}, the layer that the pass comes to next (reset()"
-                           " begins anew after a pass that did not end)")
+        if layer_idx != self._order[self._next] or (self._next == 0 and self._in_pass):
+            raise _refusal("layer_idx", layer_idx, f"{self._order[self._next]}, the layer that the pass comes to next"
+                           " (reset() begins anew after a pass that did not end)")
+        if layer_idx not in self._full:
+            self._in_pass = True
+            rows = self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+            self._step()
+            return rows
         if key_states.requires_grad or value_states.requires_grad:
             raise _refusal("key_states", "a tensor that requires gradients",
                            "without: run the model under torch.inference_mode() or no_grad()")
         if key_states.device.type not in _PLACES:
             raise _refusal("key_states", f"on {key_states.device}", _PLACES_TEXT)
-        tokens = self._seen + key_states.shape[2]
-        if layer_idx == 0 and self._chunk is not None and tokens > self._chunk:
-            raise _refusal("attention_chunk_size", self._chunk, f"at least {tokens}, the tokens read")
-        self._given = layer_idx, key_states, value_states
+        layer = self._full.index(layer_idx)
+        self._given = layer, key_states, value_states
         marked = key_states.view_as(key_states)
-        marked.kvmeld_cache = self  # for the attention function
+        marked.kvmeld_attend = functools.partial(self._attend, layer)  # for the attention function
         return marked, value_states
+
+    def _step(self) -> None:
+        self._next = (self._next + 1) % len(self._order)
+        self._in_pass = self._next != 0
+
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """The layers of the model that keep all tokens, which are those that a compression shrinks."""
+        return self._full
+
+    def full_share(self, tokens: Optional[int] = None) -> float:
+        """The share of the bytes of a sequence of so many tokens that full_layers hold before any compression. Without an
+        argument: of the longest text that the model is made for."""
+        return self._facts.share(self._longest_text if tokens is None else _whole(tokens, "tokens", 1))
 
     @property
     def batch_size(self) -> int:
@@ -325,11 +347,14 @@ class KVMeldCache(_model.Growing):
 
     @property
     def is_croppable(self) -> bool:
-        """True: see crop."""
-        return True
+        """Whether the layers that crop() cannot answer for can take back tokens."""
+        return all(getattr(layer, "is_croppable", True) for layer in self.layers)
 
     def __repr__(self) -> str:
-        return f"KVMeldCache({self.cache!r}, {self._seen} tokens seen)"
+        listed = ", ".join(map(str, self._full))
+        which = "all layers" if len(self._full) == len(self.layers) else (
+            f"layers {listed} of {len(self.layers)}, {self.full_share():.0%} of the bytes of {self._longest_text} tokens")
+        return f"KVMeldCache({self.cache!r}, {which}, {self._seen} tokens seen)"
 
     def reset(self) -> None:
         """Forgets all sequences. The tensors stay. The next batch must have the same number of sequences."""
@@ -345,8 +370,22 @@ class KVMeldCache(_model.Growing):
         counts_kept = max_length > 0 or (max_length == 0 and _zero_drops_all())
         kept = max_length if counts_kept else max(0, self._seen + max_length)
         if kept >= self._seen or self.cache is None:
+            if max_length == 0 and not _zero_drops_all():  # where layers were told to keep what they read, enough of it
+                for layer in self.layers:
+                    if getattr(layer, "record_past", False):
+                        layer.crop(0)
             return
         self._between_passes()
+        before = copy.deepcopy(self.layers)
+        _layers.crop(self.layers, self._seen - kept)
+        try:
+            self._crop(kept)
+        except ValueError:
+            self.layers = before
+            raise
+
+    def _crop(self, kept: int) -> None:
+        """The same of the layers that keep all tokens."""
         held = range(self.batch_size)
         dropped = [self._seen - kept] * len(held) if self._real is None else self._real[:, kept:].sum(dim=1).tolist()
         saved = [self.cache.save(sequence) for sequence in held[:-1]]  # a refusal changes nothing of its own sequence
@@ -369,12 +408,14 @@ class KVMeldCache(_model.Growing):
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each sequence becomes `repeats` sequences that lie side by side."""
         if self.cache is not None:
+            self._between_passes()
             self._select([s for s in range(self.batch_size) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Sequence i becomes a copy of sequence indices[i], and there are as many sequences as indices. indices: [n], whole
         numbers, or n booleans that mark what stays."""
         if self.cache is not None:
+            self._between_passes()
             self._select([int(i) for i in torch.arange(self.batch_size)[indices.cpu()]])
 
     # --- reading twice
@@ -429,10 +470,13 @@ class KVMeldCache(_model.Growing):
                 if self.cache is None or self._needs.when != "replay":
                     return
                 self._again = True
+                read = self.layers  # windows and states cannot take back the second reading
                 for at in parts:
+                    self.layers = copy.deepcopy(read)
                     run(torch.cat([before, input_ids[:, at]], dim=1), mask,
                         torch.cat([torch.ones_like(before), mask[:, at]], dim=1))
-                    self.crop(n)
+                    self._crop(n)
+                self.layers = read
         except BaseException:
             self.reset()
             raise
@@ -561,6 +605,7 @@ class KVMeldCache(_model.Growing):
         for name in ("keys", "values"):
             if name in tensors:
                 tensors[name] = tensors[name].to(where)
+        tensors.update({name: tensor.to(where) for name, tensor in tensors.items() if name.startswith("layers.")})
         cache._restore(state, tensors)
         return cache
 
@@ -584,6 +629,8 @@ class KVMeldCache(_model.Growing):
             tensors["learned"] = torch.from_numpy(self._learned.weights.copy())
             texts["learned"] = [self._learned.pairing, self._learned.frequencies, self._learned.about]
         if self.cache is not None:
+            if self._facts.beside:
+                texts["layers"] = _layers.packed(self.layers, tensors)
             held = self._longest()
             for name, rows in (("keys", self.keys), ("values", self.values)):
                 tensors[name] = rows[:, :, :, :held].clone()
@@ -604,6 +651,7 @@ class KVMeldCache(_model.Growing):
             self._real = tensors["real"].bool()
         if "keys" not in tensors:
             return
+        _layers.unpack(self.layers, texts.get("layers", ()), tensors)
         keys, values = tensors["keys"], tensors["values"]
         _, batch, kv_heads, held, _ = keys.shape
         self._create(batch, kv_heads, max(1, held), values.shape[-1], keys)
@@ -612,7 +660,7 @@ class KVMeldCache(_model.Growing):
             self.cache.resume(sequence, tensors[f"ledger.{sequence}"].numpy().tobytes())
 
     def _whole_state(self, digest: Optional[str]) -> dict[str, Any]:
-        return {**self._state(), "facts": self._facts, "least": self._least, "chunk": self._chunk,
+        return {**self._state(), "facts": self._facts, "least": self._least, "empty": self._empty,
                 "turning": self._turning, "digest": digest,
                 "default": (self._by_default, self._element, self._longest_text)}
 
@@ -621,14 +669,14 @@ class KVMeldCache(_model.Growing):
         return self._whole_state(self._fingerprint())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__init__()
-        texts = state["texts"]
         self._facts, self._least = state["facts"], state["least"]
-        self._chunk, self._turning = state["chunk"], state["turning"]
+        self._empty, self._turning = state["empty"], state["turning"]
+        super().__init__(self._empty, self._facts.full)
+        texts = state["texts"]
         self._options = dict(texts["options"])
         self._learned = _learned_in(texts, state["tensors"])
         self.budget, self.interval, self.floor = texts["budget"], texts["interval"], texts["floor"]
-        self.over, self._layers = self._options["over"], self._facts.layers
+        self.over = self._options["over"]
         self._query_heads = self._facts.query_heads
         self._model, self._digest = _no_model, state["digest"]  # the model is not copied
         self._by_default, self._element, self._longest_text = state["default"]
@@ -659,13 +707,15 @@ class KVMeldCache(_model.Growing):
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
         """Sequence i becomes a copy of sequence chosen[i], in new tensors where the sizes change."""
-        self._between_passes()
         old, keys, values, held = self.cache, self.keys, self.values, self._longest()
         capacity = capacity or old.capacity
         new = len(chosen) != old.sequences or capacity != old.capacity
         moved = [i for i, source in enumerate(chosen) if new or i != source]
         if not moved:
             return
+        if list(chosen) != list(range(old.sequences)):
+            for layer in self.layers:
+                layer.reorder_cache(torch.tensor(list(chosen)))
         self._biases = {}
         saved = {source: old.save(source) for source in {chosen[i] for i in moved}}
         sources = torch.tensor([chosen[i] for i in moved])
@@ -724,8 +774,7 @@ class KVMeldCache(_model.Growing):
         model = self._model()
         return model is None or _model.are_same(self._turning, _model.frequencies_of(model))
 
-    def _append_rows(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> int:
-        """Writes the rows of a layer; returns the entries of its longest track."""
+    def _append_rows(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         first, n = self._first[layer], key.shape[2]
         for tensor, new in ((self.keys[layer], key), (self.values[layer], value)):
             if self._even:
@@ -736,7 +785,6 @@ class KVMeldCache(_model.Growing):
             for sequence in range(new.shape[0]):
                 rows = new[sequence] if self._valid is None else new[sequence][:, self._valid[sequence]]
                 tensor[sequence, heads, first[sequence][:, None] + torch.arange(rows.shape[1])] = rows
-        return int((first + self._counts[:, None]).max())
 
     def _mask(self, layer: int, n: int, held: int, dtype: torch.dtype, causal: bool) -> Optional[torch.Tensor]:
         """What is added to logits: [batch or 1, query_heads or 1, n, held]; None if nothing is. causal: whether the
@@ -782,22 +830,29 @@ class KVMeldCache(_model.Growing):
             self._biases[layer] = rows.clamp_(min=torch.finfo(dtype).min).to(dtype)
         return self._biases[layer]
 
-    def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:
+    def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float], seen: Optional[torch.Tensor]) -> None:
+        """seen: the attention that the model itself has computed, if it is another one than of the logits alone."""
         if self._needs.when == "nothing" or (self._needs.when == "replay" and not self._again):
             return
         last = self._needs.rows if self._needs.when == "last_queries" and self._needs.rows else query.shape[2]
         for sequence in range(query.shape[0]):
-            rows = query[sequence] if self._valid is None else query[sequence][:, self._valid[sequence]]
-            rows = rows[:, -last:]
-            if rows.shape[1]:
+            by_rows = seen is not None and not self._needs.queries
+            of = (seen if by_rows else query)[sequence]
+            rows = (of if self._valid is None else of[:, self._valid[sequence]])[:, -last:]
+            if rows.shape[1] and by_rows:
+                self.cache.observe_rows(layer, sequence, rows.float().contiguous())
+            elif rows.shape[1]:
                 self.cache.observe(layer, sequence, rows if rows.stride(-1) == 1 else rows.contiguous(), scale=scale)
 
     def _attend(
-        self, module: Any, query: torch.Tensor, mask: Optional[torch.Tensor], inner: Any, causal: bool, **kwargs: Any
+        self, layer: int, module: Any, query: torch.Tensor, mask: Optional[torch.Tensor], inner: Any, causal: bool,
+        **kwargs: Any,
     ) -> Any:
-        """A layer's part of a pass: appends its rows, lets `inner` attend, and shows the policy the queries."""
-        layer, key, value = self._given
-        _model.refuse_kind(kwargs, _refusal)
+        """A layer's part of a pass: appends its rows, lets `inner` attend, and shows the policy the queries. layer: its
+        place in _full; another layer may read its entries again."""
+        if self._given is None:
+            return self._read_entries(layer, module, query, inner, causal, **kwargs)
+        _, key, value = self._given
         window, n = kwargs.get("sliding_window"), query.shape[2]
         tokens = self._seen + (n if layer == 0 else 0)
         if window is not None and tokens > window:
@@ -812,14 +867,18 @@ class KVMeldCache(_model.Growing):
             valid = torch.ones(query.shape[0], n, dtype=torch.bool) if self._valid is None else self._valid
             _masks.check(mask[..., :tokens], valid, self._real, self._seen - n, _refusal)
             self._checked = mask
-        held = self._append_rows(layer, key, value)
-        keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
-        out = inner(module, query, keys, values, self._mask(layer, n, held, query.dtype, causal), **kwargs)
-        self._observe(layer, query, kwargs.get("scaling"))
+        self._append_rows(layer, key, value)
+        out = self._read_entries(layer, module, query, inner, causal, **kwargs)
+        is_plain = kwargs.get("softcap") is None and kwargs.get("s_aux") is None
+        self._observe(layer, query, kwargs.get("scaling"), None if is_plain else out[1])
         self._given = None
-        self._next = (layer + 1) % self._layers
-        self._in_pass = self._next != 0
+        self._step()
         return out
+
+    def _read_entries(self, layer: int, module: Any, query: torch.Tensor, inner: Any, causal: bool, **kwargs: Any) -> Any:
+        held = int((self._first[layer] + self._counts[:, None]).max())
+        keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
+        return inner(module, query, keys, values, self._mask(layer, query.shape[2], held, query.dtype, causal), **kwargs)
 
 
 def _register(name: str) -> None:
@@ -833,10 +892,10 @@ def _register(name: str) -> None:
             else sys.modules[type(module).__module__].eager_attention_forward
         )
         kwargs["dropout"] = dropout
-        cache = getattr(key, "kvmeld_cache", None)
-        if cache is None:
+        attend = getattr(key, "kvmeld_attend", None)
+        if attend is None:
             return inner(module, query, key, value, attention_mask, **kwargs)
-        return cache._attend(module, query, attention_mask, inner, name == "sdpa", **kwargs)
+        return attend(module, query, attention_mask, inner, name == "sdpa", **kwargs)
 
     if hasattr(ALL_ATTENTION_FUNCTIONS, "register"):
         ALL_ATTENTION_FUNCTIONS.register(_PREFIX + name, attention)

@@ -32,6 +32,19 @@ def model_of(kind="llama", attention="sdpa", dtype=torch.float32, **sizes):
     return model.to(dtype)
 
 
+def any_model(name, attention="eager", **sizes):
+    """A tiny random model of a family; skips where the installed transformers does not have it."""
+    config_of = getattr(transformers, f"{name}Config", None)
+    base = name[:-4] if name.endswith("Text") else name
+    made = getattr(transformers, f"{base}ForCausalLM", None) or getattr(transformers, f"{base}ForConditionalGeneration", None)
+    if config_of is None or made is None:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    config = config_of(**{**SIZES, "tie_word_embeddings": True, **sizes})
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    return made(config).eval()
+
+
 def tokens_of(*shape, seed=0):
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 

@@ -310,69 +310,6 @@ def hf_attached_elsewhere(model):
     return cache
 
 
-LOCAL = {  # models whose layers, or some of them, read no more than the last 32 tokens or those of a chunk
-    "mistral": ("MistralConfig", "MistralForCausalLM", {"sliding_window": 32}, "sliding_window"),
-    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 32,
-                                                  "max_window_layers": 2}, "sliding_window"),
-    "gemma2": ("Gemma2Config", "Gemma2ForCausalLM", {"sliding_window": 32, "head_dim": 8,
-                                                     "attn_logit_softcapping": None}, "sliding_window"),
-    "llama4": ("Llama4TextConfig", "Llama4ForCausalLM", {"attention_chunk_size": 32, "head_dim": 8,
-                                                         "num_local_experts": 2, "intermediate_size_mlp": 48},
-               "attention_chunk_size"),
-}
-
-
-def local_model(kind, attention, **more):
-    config_name, model_name, sizes, argument = LOCAL[kind]
-    if not hasattr(transformers, config_name):
-        pytest.skip(f"transformers {transformers.__version__} has no {config_name}")
-    config = getattr(transformers, config_name)(**{**SIZES, **sizes, **more})
-    config._attn_implementation = attention
-    torch.manual_seed(0)
-    try:
-        return getattr(transformers, model_name)(config).eval(), argument
-    except ValueError as e:
-        pytest.skip(f"transformers {transformers.__version__}: {str(e)[:60]}...")
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("kind", LOCAL)
-def test_windows_and_chunks_are_refused_once_they_matter(kind, attention):
-    """Expected logits are the model's own, without a cache."""
-    if kind == "gemma2" and transformers.__version__ < "4.53":
-        pytest.skip("Gemma 2 makes masks for caches of its own before transformers 4.53")
-    (model, argument), ids = local_model(kind, attention), tokens_of(1, 33)
-    expected = read(model, ids[:, :32], None, use_cache=False)
-    cache = hf.KVMeldCache(model)
-    logits = torch.cat([read(model, part, cache) for part in ids[:, :32].split([25, 1, 6], dim=1)], dim=1)
-    assert near(logits, expected.double())
-    told = f"^KVMeldCache: {argument} is 32; it must be at least 33, the tokens read"
-    if kind == "qwen2" and transformers.__version__ < "4.53":  # which tells the window by its mask
-        told += "|^KVMeldCache: attention_mask is one that"
-    with pytest.raises(ValueError, match=told):
-        read(model, ids[:, 32:], cache)
-    cache.reset()
-    with pytest.raises(ValueError, match=told):  # a prompt at once
-        read(model, ids, cache)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_capped_logits_are_refused(attention):
-    model, _ = local_model("gemma2", attention, attn_logit_softcapping=50.0)
-    with pytest.raises(ValueError, match="^KVMeldCache: softcap is 50.0; it must be None"):
-        read(model, tokens_of(1, 5), hf.KVMeldCache(model))
-
-
-def test_attention_sinks_are_refused():
-    if not hasattr(transformers, "GptOssConfig"):
-        pytest.skip(f"transformers {transformers.__version__} has no GptOssConfig")
-    config = transformers.GptOssConfig(**SIZES, head_dim=8, num_local_experts=4)
-    config._attn_implementation = "eager"
-    model = transformers.GptOssForCausalLM(config).eval()
-    with pytest.raises(ValueError, match="^KVMeldCache: s_aux is given; it must be None"):
-        read(model, tokens_of(1, 5), hf.KVMeldCache(model))
-
-
 def test_a_mask_of_other_tokens_is_refused():
     model, ids = model_of(), tokens_of(1, 12)
     cache = hf.KVMeldCache(model)

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import warnings
 
 import pytest
 
@@ -10,20 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from kvmeld import _model, hf  # noqa: E402
-from models import SIZES, model_of, near, read, reference, tokens_of  # noqa: E402
-
-
-def any_model(name, attention="eager", **sizes):
-    """A tiny random model of a family; skips where the installed transformers does not have it."""
-    config_of = getattr(transformers, f"{name}Config", None)
-    base = name[:-4] if name.endswith("Text") else name
-    made = getattr(transformers, f"{base}ForCausalLM", None) or getattr(transformers, f"{base}ForConditionalGeneration", None)
-    if config_of is None or made is None:
-        pytest.skip(f"transformers {transformers.__version__} has no {name}")
-    config = config_of(**{**SIZES, "tie_word_embeddings": True, **sizes})
-    config._attn_implementation = attention
-    torch.manual_seed(0)
-    return made(config).eval()
+from models import any_model, model_of, near, read, reference, tokens_of  # noqa: E402
 
 
 # --- rotation
@@ -147,23 +133,10 @@ def test_learning_leaves_the_model_as_it_was():
 
 # --- kinds of models
 
-MAMBA = dict(mamba_n_heads=8, mamba_d_state=8, mamba_d_head=8)
 OTHERS = {
-    "Qwen3Next": (dict(head_dim=8, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8,
-                       linear_value_head_dim=8, num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16,
-                       shared_expert_intermediate_size=16), "layer 0 of Qwen3NextConfig is 'linear_attention'"),
-    "GraniteMoeHybrid": (dict(layer_types=["mamba", "mamba", "attention"], num_local_experts=2, num_experts_per_tok=1,
-                              shared_intermediate_size=16, **MAMBA), "layer 0 of GraniteMoeHybridConfig is '"),
-    "Lfm2": (dict(layer_types=["full_attention", "conv", "full_attention"]), "layer 1 of Lfm2Config is 'conv'"),
-    "Jamba": (dict(use_mamba_kernels=False, num_experts=2, attn_layer_period=2, attn_layer_offset=1, mamba_d_state=4),
-              "layer 0 of JambaConfig is '"),
-    "FalconH1": (dict(mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8), "FalconH1"),
-    "Bamba": (dict(attn_layer_indices=[1], **MAMBA), "layer 0 of BambaConfig is '"),
-    "Mamba": (dict(state_size=4), "Mamba|the layers that cache keys and values is 0 of 3"),
+    "Mamba": (dict(state_size=4), "Mamba|the layers that cache keys and values is 0 of 3|what the layers of MambaConfig keep"),
     "RecurrentGemma": ({}, "RecurrentGemma"),
-    
-    "GptOss": (dict(head_dim=8, num_local_experts=4), "s_aux is given"),
-    "Gemma2": (dict(head_dim=8, attn_logit_softcapping=30.0), "softcap is 30.0"),
+    "Mistral": (dict(sliding_window=32, head_dim=8), "what the layers of MistralConfig keep is a window|a window is of 32"),
     "Falcon": (dict(rope_theta=10000.0), "the model's attention is one of its own"),
     "T5": (dict(num_layers=2, d_kv=8), "the model is an encoder and a decoder"),
 }
@@ -177,22 +150,15 @@ def test_models_that_cannot_be_served_are_refused_at_once(family):
         hf.KVMeldCache(model)
 
 
-def test_shared_layers_are_refused_at_once():
-    model = model_of()
-    model.config.num_kv_shared_layers = 1
-    with pytest.raises(ValueError, match="num_kv_shared_layers is 1; it must be 0"):
-        hf.KVMeldCache(model)
-
-
-@pytest.mark.parametrize("window", [32, 100])
-def test_windows_warn_of_their_length(window):
-    model = any_model("Mistral", sliding_window=window, head_dim=8)
-    with pytest.warns(UserWarning, match=f"last {window} tokens alone; a pass that reads more than {window} tokens in all"):
-        hf.KVMeldCache(model)
-    wide = any_model("Mistral", sliding_window=None, head_dim=8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        hf.KVMeldCache(wide)
+def test_a_window_as_wide_as_the_model_hides_nothing():
+    model, ids = any_model("Mistral", sliding_window=4096, head_dim=8), tokens_of(1, 60)
+    expected = read(model, ids, transformers.DynamicCache())
+    cache = hf.KVMeldCache(model, "streaming_llm")
+    assert cache.full_layers == (0, 1, 2) and cache.full_share() == 1
+    assert torch.equal(read(model, ids[:, :50], cache), expected[:, :50])
+    for i in range(50, 60):
+        assert near(read(model, ids[:, i : i + 1], cache)[0], expected[0, i].double())
+    assert any_model("Mistral", sliding_window=None, head_dim=8).config.sliding_window is None
 
 
 # --- numbers

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence
 
 import torch
 
-from kvmeld import _model
+from kvmeld import _layers
 from kvmeld.evaluate.report import Key
 from kvmeld.evaluate.tasks import Context, Dialogue, Question
-from kvmeld.hf import KVMeldCache, attach
+from kvmeld.hf import KVMeldCache, _refusal, attach
 
 __all__ = ["MODES", "Case", "Judge"]
 
@@ -52,37 +53,42 @@ class Case:
         return self.name, self.over, self.budget
 
 
-class _Recorder(_model.Growing):
-    """A plain cache that keeps queries, too: those of one pass, of each layer."""
+class _Recorder(_layers.Growing):
+    """A plain cache that keeps queries, too: those of one pass, of each layer that keeps all tokens."""
 
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self._layers = layers
+    def __init__(self, layers: Sequence[Any], full: Sequence[int]) -> None:
+        super().__init__(layers, full)
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []
         self.queries: list[torch.Tensor] = []
         self.scale: Optional[float] = None
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *_: Any, **__: Any) -> Any:
-        if layer_idx == 0:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        if layer_idx not in self._full:
+            return self.layers[layer_idx].update(key_states, value_states, *args, **kwargs)
+        layer = self._full.index(layer_idx)
+        if layer == 0:
             self.queries = []
-        if len(self.keys) == layer_idx:
+        if len(self.keys) == layer:
             self.keys.append(key_states)
             self.values.append(value_states)
         else:
-            self.keys[layer_idx] = torch.cat([self.keys[layer_idx], key_states], dim=2)
-            self.values[layer_idx] = torch.cat([self.values[layer_idx], value_states], dim=2)
-        self.layer = layer_idx
+            self.keys[layer] = torch.cat([self.keys[layer], key_states], dim=2)
+            self.values[layer] = torch.cat([self.values[layer], value_states], dim=2)
         marked = key_states.view_as(key_states)
-        marked.kvmeld_cache = self  # for the attention function of kvmeld.hf.attach
+        marked.kvmeld_attend = functools.partial(self._attend, layer)  # for the attention function of kvmeld.hf.attach
         return marked, value_states
 
-    def _attend(self, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any) -> Any:
-        self.queries.append(query[0])
+    def _attend(self, layer: int, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any
+                ) -> Any:
+        if len(self.queries) == layer:  # else another layer reads these entries
+            self.queries.append(query[0])
         self.scale = kwargs.get("scaling")
-        if self.layer == self._layers - 1:
+        if layer == self._layers - 1:
             self._seen = self.keys[0].shape[2]
-        return inner(module, query, self.keys[self.layer], self.values[self.layer], mask, **kwargs)
+        return inner(module, query, self.keys[layer], self.values[layer], mask, **kwargs)
 
     def crop(self, tokens: int) -> None:
         self.keys = [k[:, :, :tokens] for k in self.keys]
@@ -104,8 +110,9 @@ class Reading:
 
     def __init__(self, judge: Judge, context: Context) -> None:
         self.judge, self.tokens, self.opening = judge, context.tokens, context.opening
-        self.recorder = _Recorder(judge.layers)
+        self.recorder = _Recorder(*_layers.layers_of(judge.model, _refusal))
         judge.run(self.recorder, self.tokens)
+        self.beside = self.recorder.layers  # as the prompt leaves them
         self.scale = self.recorder.scale
         self.first = self._last(len(self.tokens))
         self._second: Optional[list[_Pass]] = None
@@ -121,6 +128,7 @@ class Reading:
             start, self._second = time.perf_counter(), []
             for at in range(self.opening, len(self.tokens), SECOND):
                 ids = self.judge.repeat + self.tokens[at : at + SECOND]
+                self.recorder.layers = copy.deepcopy(self.beside)
                 self.judge.run(self.recorder, ids)
                 self._second.append(self._last(len(ids)))
                 self.recorder.crop(len(self.tokens))
@@ -139,7 +147,7 @@ class Reading:
         for layer in range(judge.layers):
             made.keys[layer, 0, :, :n], made.values[layer, 0, :, :n] = first.keys[layer], first.values[layer]
         held.open(0, n)
-        made._seen = n
+        made._seen, made.layers = n, copy.deepcopy(self.beside)
         start = time.perf_counter()
         if made._needs.when == "replay":
             for p in self.second():
@@ -157,6 +165,15 @@ class Reading:
             for layer in range(judge.layers):
                 held.observe(layer, 0, first.queries[layer][:, -rows:].contiguous(), scale=self.scale)
         return made, 1e3 * (time.perf_counter() - start) + (self.second_ms if made._needs.when == "replay" else 0.0)
+
+
+def _forget(cache: Any, tokens: int, layers: list[Any]) -> None:
+    """Takes the last tokens back. layers: what cache.layers were before them, because windows and states cannot."""
+    if isinstance(cache, KVMeldCache):
+        cache._crop(cache.get_seq_length() - tokens)
+        cache.layers = layers
+    else:
+        cache.crop(-tokens)
 
 
 def _log_softmax(logits: torch.Tensor) -> torch.Tensor:
@@ -183,7 +200,7 @@ class Judge:
         attach(model)
         self.model, self.dialogue, self.floor, self.threads, self.seed = model, Dialogue(tokenizer), floor, threads, seed
         self.learned = learned if learned is not None else KVMeldCache(model)._learned
-        self.layers = model.config.get_text_config().num_hidden_layers
+        self.layers = len(_layers.layers_of(model, _refusal)[1])  # that keep all tokens
         self.device = model.get_input_embeddings().weight.device
         self._replays: dict[str, bool] = {}
         self.repeat = self.dialogue.tokens(REPEAT + self.dialogue.reply)
@@ -284,7 +301,8 @@ class Judge:
 
     def _read_on(self, cache: Any, after: Sequence[int], full: Optional[torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor]:
         """Nats a token of the text that follows, and how far the distributions are from those of the full cache; the first
-        tokens come one by one, for the speed. Returns the distributions, too."""
+        tokens come one by one, for the speed. Returns the distributions, too. The cache forgets them again."""
+        layers = copy.deepcopy(cache.layers) if isinstance(cache, KVMeldCache) else []
         logits, start = [], time.perf_counter()
         singly = min(SINGLY, len(after) - 1)
         for i in range(singly):
@@ -292,7 +310,7 @@ class Judge:
         seconds = time.perf_counter() - start
         if len(after) - 1 > singly:
             logits.append(self.run(cache, after[singly:-1], len(after) - 1 - singly))
-        cache.crop(-(len(after) - 1))
+        _forget(cache, len(after) - 1, layers)
         log_p = _log_softmax(torch.cat(logits))
         target = torch.tensor(after[1:], device=log_p.device)
         found = {"on_nats": float(-log_p[torch.arange(len(target)), target].mean()), "tokens_per_s": singly / seconds}
@@ -351,10 +369,10 @@ class Judge:
             cache._reading = replays
             self.run(cache, q.ask)
             if replays:  # the question, too, is read a second time
-                tokens = cache.get_seq_length()
+                layers = copy.deepcopy(cache.layers)
                 cache._again = True
                 self.run(cache, self.repeat + q.ask)
-                cache.crop(tokens)
+                _forget(cache, len(self.repeat + q.ask), layers)
                 cache._reading = cache._again = False
             spent += self._compress(cache, case, case.budget, context.number)
             answers += self.answers(cache, [(q.lead, q)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from dataclasses import dataclass
@@ -71,7 +72,6 @@ class _Pressed(transformers.DynamicCache):
     tokens: Optional[int] = None  # of the text, once it was compressed
     left = 0  # entries of the first layer then
     hidden: list[Optional[torch.Tensor]]  # of each layer: [kv_heads, entries], which are hidden
-    layer = 0
 
     def pressed(self, tokens: int, layers: Sequence[Any]) -> None:
         self.hidden = []
@@ -96,13 +96,13 @@ class _Pressed(transformers.DynamicCache):
         keys, values = super().update(key_states, value_states, layer_idx, *more, **named)
         if self.tokens is None:
             return keys, values
-        self.layer = layer_idx
         marked = key_states.view_as(key_states)
-        marked.kvmeld_cache = self  # for the attention function of kvmeld.hf.attach
+        marked.kvmeld_attend = functools.partial(self._attend, layer_idx)  # for the attention function of kvmeld.hf.attach
         return marked, values
 
-    def _attend(self, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any) -> Any:
-        keys, values, hidden = self.layers[self.layer].keys, self.layers[self.layer].values, self.hidden[self.layer]
+    def _attend(self, layer: int, module: Any, query: torch.Tensor, mask: Any, inner: Any, causal: bool, **kwargs: Any
+                ) -> Any:
+        keys, values, hidden = self.layers[layer].keys, self.layers[layer].values, self.hidden[layer]
         n, held, lowest = query.shape[2], keys.shape[2], torch.finfo(query.dtype).min
         later = torch.ones(n, held, dtype=torch.bool, device=query.device).triu(held - n + 1)
         bias = torch.zeros(1, query.shape[1], n, held, dtype=query.dtype, device=query.device).masked_fill_(later, lowest)
