@@ -1,5 +1,6 @@
 """kvmeld.evaluate: its questions, its caches from one reading, its measures, and the whole program on a tiny random model."""
 
+import dataclasses
 import functools
 import json
 import re
@@ -10,10 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from transformers import cache_utils  # noqa: E402
+
 import kvmeld  # noqa: E402
 from kvmeld import hf  # noqa: E402
 from kvmeld.evaluate import __main__ as program, judge as judging, models, report, tasks  # noqa: E402
-from models import model_of  # noqa: E402
+from models import any_model, model_of  # noqa: E402
 
 VOCABULARY, TOKENS = 2000, 520
 TEMPLATE = (
@@ -152,6 +155,36 @@ def test_a_shared_reading_leaves_what_an_own_one_leaves(judge, context, policy):
         for head in range(own.cache.kv_heads):
             assert (shared.cache.positions(layer, 0, head) == own.cache.positions(layer, 0, head)).all()
             assert (shared.cache.degrees(layer, 0, head) == own.cache.degrees(layer, 0, head)).all()
+
+
+@pytest.mark.skipif(not hasattr(cache_utils, "DynamicSlidingWindowLayer"), reason="this transformers has no caches of windows")
+@pytest.mark.parametrize("family", ["Gemma3Text", *(["Lfm2"] if hasattr(cache_utils, "LinearAttentionLayer") else [])])
+def test_layers_that_do_not_keep_all_tokens(context, family):
+    kinds = ["conv" if family == "Lfm2" else "sliding_attention", "full_attention"]
+    sizes = dict(vocab_size=VOCABULARY, num_hidden_layers=4, layer_types=2 * kinds, sliding_window=32, head_dim=8)
+    judge = judging.Judge(any_model(family, **sizes), tokenizer_of())
+    whole = dataclasses.replace(context, opening=0)
+    reading = judging.Reading(judge, whole)
+    for policy in ("kvzip", "snapkv"):
+        shared, _ = reading.cache(policy, "head")
+        own = hf.KVMeldCache(judge.model, policy, floor=0.0)
+        own.read(judge.model, torch.tensor([whole.tokens]), prefix=torch.tensor(judge.repeat), part=judging.SECOND)
+        for cache in (shared, own):
+            cache.compress(0.3)
+            assert cache.cache.layers == 2
+        for layer in range(2):
+            for head in range(own.cache.kv_heads):
+                assert (shared.cache.positions(layer, 0, head) == own.cache.positions(layer, 0, head)).all()
+        after = torch.tensor([whole.after[:9]])
+        with torch.inference_mode():
+            assert torch.equal(*(judge.model(after, past_key_values=cache).logits for cache in (shared, own)))
+    cases = [judging.Case(p, p, "head", b) for p in ("kvzip", "snapkv") for b in (1.0, 0.3)]
+    for mode in ("prompt", "inside", "parts"):
+        found = list(judge.rows(whole, [c for c in cases if mode != "parts" or c.policy != "kvzip"], mode))
+        for case, row in found:
+            assert row["entries"] == pytest.approx(case.budget, abs=0.01)
+            assert case.budget < 1 or [q["nats"] for q in row["questions"]] == pytest.approx(
+                [q["nats"] for q in found[0][1]["questions"]], abs=1e-4)
 
 
 @pytest.mark.parametrize("policy", ["leverage", "kvzip"])

@@ -123,6 +123,28 @@ def test_prompts_in_parts(family):
         assert near(read(model, part, cache), read(model, part, plain).double(), 1e-5)
 
 
+@every_family
+def test_what_transformers_asks_is_answered_as_its_own_cache_does(family):
+    model, ids = made(family), tokens_of(1, 2 * PROMPT)
+    plain, cache = native(model), hf.KVMeldCache(model, "streaming_llm")
+    taken = list(inspect.signature(transformers.Cache.get_mask_sizes).parameters)[1]
+    for part in ids.split([5, 30, 1, 44], dim=1):
+        read(model, part, plain)
+        read(model, part, cache)
+        assert cache.get_seq_length() == plain.get_seq_length() == cache.cache.tokens(0)
+        for name in ("is_sliding", "is_linear", "is_dummy", "is_compileable"):
+            assert getattr(cache, name, None) == getattr(plain, name, None)
+        for i, layer in enumerate(plain.layers):
+            if hasattr(layer, "get_mask_sizes"):
+                asked = torch.arange(3) if taken == "cache_position" else 3
+                assert cache.get_mask_sizes(asked, i) == plain.get_mask_sizes(asked, i)
+                assert cache.get_seq_length(i) == plain.get_seq_length(i)
+            if hasattr(layer, "conv_states"):
+                assert cache.has_previous_state(i) and plain.has_previous_state(i)
+                assert torch.equal(cache.get_conv_state(i), plain.get_conv_state(i))
+                assert family == "Lfm2" or torch.equal(cache.get_recurrent_state(i), plain.get_recurrent_state(i))
+
+
 # --- compressed
 
 
@@ -274,6 +296,16 @@ def test_crop_takes_back_what_was_recorded(family):
     read(model, tokens_of(1, 5, seed=3), cache)
     cache.crop(-5)
     assert near(singly(model, ids, cache, PROMPT), expected.double(), 1e-5)
+
+
+@pytest.mark.skipif(not hasattr(transformers.Cache, "activate_past_recording"), reason="this transformers records nothing")
+@pytest.mark.parametrize("family", ["Gemma3Text", "Gemma3nText", "GptOss", "Qwen2", "Lfm2"])
+def test_assisted_generation(family):
+    model, ids = made(family), tokens_of(1, 30).repeat(1, 2)
+    options = dict(max_new_tokens=2 * WINDOW, do_sample=False, eos_token_id=None)
+    expected = model.generate(ids, **options)
+    cache = hf.KVMeldCache(model, "streaming_llm")
+    assert torch.equal(model.generate(ids, past_key_values=cache, prompt_lookup_num_tokens=3, **options), expected)
 
 
 @every_family

@@ -189,6 +189,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
     if o.kvpress:
         from kvmeld.evaluate.presses import presses_of
 
+        if judge.layers < model.config.get_text_config().num_hidden_layers:
+            parser.error(f"argument --kvpress: {judge.layers} layers of {called} keep all tokens; it must be all of them, because"
+                         " presses are measured there alone")
         try:
             presses = presses_of(o.budgets, o.kvpress)
         except ValueError as problem:

@@ -278,6 +278,10 @@ class Judge:
         if not isinstance(cache, KVMeldCache):
             return [self._answer(cache, given, q) for given, q in asked]
         rows = [[*given, *q.answer[:-1]] for given, q in asked]
+        if cache._facts.beside and len(set(map(len, rows))) > 1:  # padding between tokens takes room in windows and states
+            found = {n: iter(self.answers(cache, [one for one, row in zip(asked, rows) if len(row) == n]))
+                     for n in set(map(len, rows))}
+            return [next(found[len(row)]) for row in rows]
         n, seen = max(map(len, rows)), cache.get_seq_length()
         copies = copy.deepcopy(cache)
         copies._select([0] * len(rows), copies._longest() + n)
