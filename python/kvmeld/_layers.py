@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any, Optional, Sequence
 
 import torch
 import transformers
 from transformers import cache_utils
 
-__all__ = ["Growing", "beside", "crop", "layers_of", "packed", "unpack"]
+__all__ = ["Growing", "beside", "crop", "layers_of", "packed", "unpack", "zero_drops_all"]
 
 #: Kinds of layers, as configurations name them, that keep keys and values of tokens and nothing else.
 _ATTENTION = {"attention", "full_attention", "sliding_attention", "chunked_attention"}
@@ -64,6 +65,11 @@ class Growing(transformers.Cache):
     def is_compileable(self) -> bool:
         """False: lengths change."""
         return False
+
+    @property
+    def is_croppable(self) -> bool:
+        """Whether the layers that crop() cannot answer for can take back tokens."""
+        return all(getattr(layer, "is_croppable", True) for layer in self.layers)
 
     @property
     def is_sliding(self) -> list[bool]:
@@ -134,6 +140,15 @@ def beside(layers: Sequence[Any]) -> tuple[tuple[int, int], ...]:
             elif isinstance(value, dict):
                 found += [(1, state.nbytes) for state in value.values() if isinstance(state, torch.Tensor)]
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=None)
+def zero_drops_all() -> bool:
+    """Whether crop(0) empties a cache of the installed transformers; from 5.2x on the argument counts what goes."""
+    like = transformers.DynamicCache()
+    like.update(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), 0)
+    like.crop(0)
+    return like.get_seq_length() == 0
 
 
 def crop(layers: Sequence[Any], removed: int) -> None:

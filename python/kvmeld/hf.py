@@ -11,18 +11,15 @@ import functools
 import itertools
 import json
 import math
-import sys
 import warnings
 import weakref
 import zlib
 from typing import Any, Optional, Sequence
 
 import torch
-import transformers
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import kvmeld
-from kvmeld import _core, _layers, _masks, _model
+from kvmeld import _attention, _core, _layers, _masks, _model
 from kvmeld._program import write_file
 from kvmeld.learned import Learned, read as read_learned
 from kvmeld.cache import (
@@ -31,8 +28,6 @@ from kvmeld.cache import (
 
 __all__ = ["KVMeldCache", "attach", "detach"]
 
-_PREFIX = "kvmeld_"
-_INNER = ("eager", "sdpa")
 _READ_TWICE, _READ_ONCE = "kvzip_centroids", "dropkv"  # where no policy is named
 _LEARNED = "learned_centroids"  # the same, for models of which scores were learned
 _FILE = "1"  # the format of the files of KVMeldCache.save
@@ -62,15 +57,6 @@ def _parts_of(budget: kvmeld.cache.Budget) -> tuple[int, float]:
     return 0, float(budget)
 
 
-@functools.lru_cache(maxsize=None)
-def _zero_drops_all() -> bool:
-    """Whether crop(0) empties a cache of the installed transformers; from 5.2x on the argument counts what goes."""
-    like = transformers.DynamicCache()
-    like.update(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), 0)
-    like.crop(0)
-    return like.get_seq_length() == 0
-
-
 def _checksum(tensors: dict[str, torch.Tensor], texts: dict[str, str]) -> str:
     """Of all that a file holds, in a fixed order."""
     sum_ = zlib.crc32(repr([texts.get(name) for name in ("kvmeld.hf", "model", "state")]).encode())
@@ -92,21 +78,21 @@ def attach(model: Any) -> None:
     Raises ValueError where the model's attention is neither "eager" nor "sdpa".
     """
     name = model.config._attn_implementation
-    if name.startswith(_PREFIX):
+    if name.startswith(_attention.PREFIX):
         return
-    if name not in _INNER:
+    if name not in _attention.INNER:
         raise _refusal("the model's attention implementation", repr(name), "'eager' or 'sdpa'", "attach")
     for config in _configs(model):
-        if config._attn_implementation in _INNER:
-            config._attn_implementation = _PREFIX + config._attn_implementation
+        if config._attn_implementation in _attention.INNER:
+            config._attn_implementation = _attention.PREFIX + config._attn_implementation
 
 
 def detach(model: Any) -> None:
     """Gives a model the attention back that it had before attach."""
     for config in _configs(model):
         name = config._attn_implementation
-        if name is not None and name.startswith(_PREFIX):
-            config._attn_implementation = name[len(_PREFIX) :]
+        if name is not None and name.startswith(_attention.PREFIX):
+            config._attn_implementation = name[len(_attention.PREFIX) :]
 
 
 def _configs(model: Any) -> list[Any]:
@@ -345,11 +331,6 @@ class KVMeldCache(_layers.Growing):
         """Whether tensors are there."""
         return self.cache is not None
 
-    @property
-    def is_croppable(self) -> bool:
-        """Whether the layers that crop() cannot answer for can take back tokens."""
-        return all(getattr(layer, "is_croppable", True) for layer in self.layers)
-
     def __repr__(self) -> str:
         listed = ", ".join(map(str, self._full))
         which = "all layers" if len(self._full) == len(self.layers) else (
@@ -367,10 +348,10 @@ class KVMeldCache(_layers.Growing):
         """Keeps the first max_length tokens, or drops the last -max_length, padding included. 0 does what crop(0) of
         the installed transformers' DynamicCache does: it drops all tokens, or in newer versions none. Refuses to
         drop a token that came before the last compression; then nothing changes."""
-        counts_kept = max_length > 0 or (max_length == 0 and _zero_drops_all())
+        counts_kept = max_length > 0 or (max_length == 0 and _layers.zero_drops_all())
         kept = max_length if counts_kept else max(0, self._seen + max_length)
         if kept >= self._seen or self.cache is None:
-            if max_length == 0 and not _zero_drops_all():  # where layers were told to keep what they read, enough of it
+            if max_length == 0 and not _layers.zero_drops_all():  # where layers were told to keep what they read, enough of it
                 for layer in self.layers:
                     if getattr(layer, "record_past", False):
                         layer.crop(0)
@@ -879,34 +860,3 @@ class KVMeldCache(_layers.Growing):
         held = int((self._first[layer] + self._counts[:, None]).max())
         keys, values = self.keys[layer][:, :, :held], self.values[layer][:, :, :held]
         return inner(module, query, keys, values, self._mask(layer, query.shape[2], held, query.dtype, causal), **kwargs)
-
-
-def _register(name: str) -> None:
-    """An attention function that reads KVMeldCaches, and is that of transformers for all others."""
-
-    def attention(  # kvpress hands dropout on by its place
-        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, dropout: float = 0.0, **kwargs: Any
-    ) -> Any:
-        inner = (
-            ALL_ATTENTION_FUNCTIONS["sdpa"] if name == "sdpa"
-            else sys.modules[type(module).__module__].eager_attention_forward
-        )
-        kwargs["dropout"] = dropout
-        attend = getattr(key, "kvmeld_attend", None)
-        if attend is None:
-            return inner(module, query, key, value, attention_mask, **kwargs)
-        return attend(module, query, attention_mask, inner, name == "sdpa", **kwargs)
-
-    if hasattr(ALL_ATTENTION_FUNCTIONS, "register"):
-        ALL_ATTENTION_FUNCTIONS.register(_PREFIX + name, attention)
-    else:  # a plain dict before transformers 4.51
-        ALL_ATTENTION_FUNCTIONS[_PREFIX + name] = attention
-    try:
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
-    except ImportError:  # before 4.53 models make the same mask for all attention functions but a few
-        return
-    masks.register(_PREFIX + name, masks[name])
-
-
-for _name in _INNER:
-    _register(_name)
