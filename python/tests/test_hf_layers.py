@@ -372,6 +372,24 @@ def test_a_second_reading_leaves_the_other_layers_alone(family):
     assert torch.isfinite(read(model, ids[:, :1], cache)).all()
 
 
+@pytest.mark.parametrize("family", OF_WINDOWS)
+def test_kvzip_keeps_what_a_second_reading_looks_at_in_full_layers(family):
+    """Caps and sinks are in these scores, and the windows of the layers below are in the queries."""
+    model, ids, prefix = made(family), tokens_of(1, PROMPT), tokens_of(7, seed=3)
+    rows = model(torch.cat([ids, prefix[None], ids], dim=1), output_attentions=True).attentions
+    scores = torch.stack([rows[layer][0, :, PROMPT:, :PROMPT].max(dim=1).values for layer in full_layers(family)])
+    scores = scores.view(2, 2, 2, PROMPT).max(dim=2).values.flatten()
+    cache = hf.KVMeldCache(model, "kvzip sinks=0 recents=0", budget=0.3, over="all_layers", floor=0.0)
+    cache.read(model, ids, prefix=prefix)
+    kept = torch.zeros(2, 2, PROMPT, dtype=torch.bool)
+    for layer in range(2):
+        for head in range(2):
+            kept[layer, head, cache.cache.positions(layer, 0, head).tolist()] = True
+    border = scores.sort(descending=True).values[12 * 4 - 1]
+    assert kept.sum() == 12 * 4
+    assert kept.flatten()[scores > border * 1.001].all() and not kept.flatten()[scores < border * 0.999].any()
+
+
 @pytest.mark.parametrize("family", ["Gemma2", "GptOss"])
 def test_scores_are_of_attention_with_caps_and_sinks(family, monkeypatch):
     model, ids, rows, queries = made(family), tokens_of(2, PROMPT), [], []
