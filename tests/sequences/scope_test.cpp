@@ -169,6 +169,24 @@ TEST_CASE("tracks of a scope keep equal lengths, positions and degrees, for ever
   });
 }
 
+TEST_CASE("tracks of a scope keep the same members where some have to go") {
+  auto const few = kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.1f, 1.4);
+  for (auto scope : {plan_scope::layer, plan_scope::all_layers}) {
+    support::engine_memory<float> memory(extent);
+    support::dice d(6);
+    auto cache = cache_for(memory, few, scoped(scope));
+    auto const members = [&] { return cache.ledger().members.held(kvmeld::make_track(extent, 0, 0, 0)); };
+    open(cache, d, 0, 60);
+    cache.compress({0}, budget::entries(30));
+    std::uint32_t const before = members();
+    feed(cache, d, 0, 5);
+    cache.compress({0}, budget::entries(26));
+    CHECK(members() < before);
+    CHECK(members() > 0);
+    check_alike(cache, 0, scope);
+  }
+}
+
 TEST_CASE("heads that share a plan weigh a set by the same similarities") {
   constexpr kvmeld::shape s{1, 1, 2, 1, 12, 8, 80};
   support::engine_memory<float> memory(s);
