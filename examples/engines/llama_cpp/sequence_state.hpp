@@ -24,8 +24,8 @@ namespace llama_cpp {
 /// [cell][head][channel]; per layer the values likewise, or where they are transposed (no flash attention)
 /// type, element size, channels of all heads, and [head][channel][cell].
 /// Models whose layers differ have more behind it: a second cache, of the layers with a window, or the state
-/// of recurrent layers. What is said here of cells and layers is said of the first cache: that of the layers
-/// with full attention.
+/// of recurrent layers; and a llama-server adds the checkpoints that it has of these. What is said here of
+/// cells and layers is said of the first cache: that of the layers with full attention.
 class sequence_state {
 public:
   static constexpr std::size_t layer_header = 12, cell_bytes = 12;

@@ -46,7 +46,7 @@ inline std::string plan_members_problem(ledger_ref const& l, track where, plan_r
                                         std::string const& track_name) {
   std::uint32_t shared = 0;
   for (slot_t s = 0; s < l.length[where.index]; ++s)
-    shared += plan.fates[plan.at(item, s)] == fate::share ? 1 : 0;
+    shared += plan.fates[plan.at(item, s)] == fate::share ? 1u : 0u;
   std::uint32_t living = shared;
   for (std::uint32_t m = 0; m < l.members.held(where); ++m) {
     slot_t const owner = l.members.owner[l.members.at(where, m)];
