@@ -170,18 +170,18 @@ def cache_bytes(
     sequences * kv_heads * capacity, whatever lies in the slots, also where rows lie in pages; the workspace with threads.
     The scratch of calls is not included. Takes no memory of that size, and does not wait.
     """
+    count, slots = _index(sequences, "sequences"), _index(capacity, "capacity")
     sizes = [
-        _index(layers, "layers"), _index(sequences, "sequences"), _index(kv_heads, "kv_heads"),
-        _index(queries_per_kv_head, "queries_per_kv_head"), _index(head_dim, "head_dim"),
-        _index(head_dim if value_dim is None else value_dim, "value_dim"), _index(capacity, "capacity"),
+        _index(layers, "layers"), _index(kv_heads, "kv_heads"), _index(queries_per_kv_head, "queries_per_kv_head"),
+        _index(head_dim, "head_dim"), _index(head_dim if value_dim is None else value_dim, "value_dim"),
     ]
-    width = 4 if _number_of(element, _ELEMENTS, "element") == 0 else 2
+    number = _number_of(element, _ELEMENTS, "element")
     cache = _core.bytes(
-        _text(policy, "policy"), sizes, _ELEMENTS.index(element), _number_of(scope, _SCOPES, "scope"),
+        _text(policy, "policy"), sizes, count, slots, number, _number_of(scope, _SCOPES, "scope"),
         _number_of(over, _SCOPES, "over"), _flag(padded, "padded"), _index(threads, "threads"),
     )
-    slots = sizes[0] * sizes[1] * sizes[2] * sizes[6]
-    return {"rows": slots * (sizes[4] + sizes[5]) * width, "cache": cache}
+    rows = sizes[0] * sizes[1] * count * slots
+    return {"rows": rows * (sizes[3] + sizes[4]) * (4 if number == 0 else 2), "cache": cache}
 
 
 def _told(rope: Optional[str], rope_base: Optional[float], frequencies: Any) -> Any:

@@ -630,16 +630,12 @@ struct cache {
   }
 };
 
-/// Refuses options, and a budget for a sequence of `tokens` tokens, as Cache and compress would; returns the
-/// fewest entries that a track can be left. No entries and a ratio of 0: no budget.
-std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
-                    int scope, int over, std::optional<rotation> const& turned,
-                    std::optional<learned_array> const& learned, std::uint32_t entries, double ratio,
-                    int among, double floor, std::uint32_t tokens) {
+/// Options for a model whose sizes are layers, KV heads, queries per KV head, key_dim and value_dim.
+kvmeld_options model_options(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
+                             int scope, int over) {
   kvmeld_options o;
   run([&] { return kvmeld_options_init(&o, sizeof o); });
   o.policy = policy.c_str();
-  o.sequences = o.capacity = 1;
   o.layers = sizes.at(0);
   o.kv_heads = sizes.at(1);
   o.queries_per_kv_head = sizes.at(2);
@@ -648,6 +644,17 @@ std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const&
   o.element = element;
   o.scope = scope;
   o.budgets_over = over;
+  return o;
+}
+
+/// Refuses options, and a budget for a sequence of `tokens` tokens, as Cache and compress would; returns the
+/// fewest entries that a track can be left. No entries and a ratio of 0: no budget.
+std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
+                    int scope, int over, std::optional<rotation> const& turned,
+                    std::optional<learned_array> const& learned, std::uint32_t entries, double ratio,
+                    int among, double floor, std::uint32_t tokens) {
+  kvmeld_options o = model_options(policy, sizes, element, scope, over);
+  o.sequences = o.capacity = 1;
   o.threads = 1;
   kvmeld_rope const rope = turned ? rope_of(*turned) : kvmeld_rope{};
   if (turned) o.rope = &rope;
@@ -660,23 +667,14 @@ std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const&
   return least;
 }
 
-/// The bytes of ledger and workspace of a cache: sizes as in kvmeld_options, from layers to capacity. What
-/// the policy has to be told takes none of them, so anything stands in for it.
-std::size_t bytes_of(std::string const& policy, std::vector<std::uint32_t> const& sizes, int element,
-                     int scope, int over, bool padded, std::uint32_t threads) {
-  kvmeld_options o;
-  run([&] { return kvmeld_options_init(&o, sizeof o); });
-  o.policy = policy.c_str();
-  o.layers = sizes.at(0);
-  o.sequences = sizes.at(1);
-  o.kv_heads = sizes.at(2);
-  o.queries_per_kv_head = sizes.at(3);
-  o.key_dim = sizes.at(4);
-  o.value_dim = sizes.at(5);
-  o.capacity = sizes.at(6);
-  o.element = element;
-  o.scope = scope;
-  o.budgets_over = over;
+/// The bytes of ledger and workspace of a cache. What the policy has to be told takes none of them, so
+/// anything stands in for it.
+std::size_t bytes_of(std::string const& policy, std::vector<std::uint32_t> const& sizes,
+                     std::uint32_t sequences, std::uint32_t capacity, int element, int scope, int over,
+                     bool padded, std::uint32_t threads) {
+  kvmeld_options o = model_options(policy, sizes, element, scope, over);
+  o.sequences = sequences;
+  o.capacity = capacity;
   o.padded = padded;
   o.threads = threads;
   std::int32_t turns = 0, learns = 0;
