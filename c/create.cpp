@@ -172,8 +172,19 @@ ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_s
   kvmeld::cache_options const sizes = sizes_of(call, o);
   std::vector<float> frequencies, learned;
   kvmeld::compose::composed const policy = read_policy(call, o, frequencies, learned);
-  return {policy,    sizes,    pages_of(call, o),      &memory,
-          o.threads, o.stream, std::move(frequencies), std::move(learned)};
+  page_list const pages = pages_of(call, o);
+  std::vector<float> sinks;
+  kvmeld::attention_params const attention = read_attention(call, o, sizes.extent, sinks);
+  return {policy,
+          sizes,
+          pages,
+          &memory,
+          o.threads,
+          o.stream,
+          std::move(frequencies),
+          std::move(learned),
+          attention,
+          std::move(sinks)};
 }
 
 /// Whether there are caches over elements of T.
@@ -219,8 +230,6 @@ ingredients rehearse(char const* call, kvmeld_options const* options, std::size_
   // On a device the lists of the executor and the layouts of K and V come before.
   memory.only_count(o.device < 0 ? 0 : 3);
   ingredients of = read_ingredients(call, o, memory);
-  std::vector<float> sinks;
-  (void)read_attention(call, o, of.sizes.extent, sinks);
   try {
     make(call, o, of, nullptr);
   } catch (kvmeld::invalid_argument const& refused) {
@@ -327,22 +336,21 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
     held->memory =
         std::make_unique<memory_source>(o.allocator.allocate != nullptr ? o.allocator : system_memory(o));
     ingredients const of = read_ingredients(call, o, *held->memory);
-    std::vector<float> sinks;
-    held->attention = read_attention(call, o, of.sizes.extent, sinks);
     tensor_list const list = read_tensors(call, keys, values, tensors, o.layers);
     held->sizes = of.sizes;
+    held->attention = of.attention;
     try {
       held->cache = make(call, o, of, &list);
     } catch (kvmeld::invalid_argument const& refused) {
       throw_lack_of_memory(*held->memory, call, refused.what());
       throw;
     }
-    if (!sinks.empty()) {
-      held->sinks = held->cache->floats(sinks.size(), sinks.data());
+    if (!of.sinks.empty()) {
+      held->sinks = held->cache->floats(of.sinks.size(), of.sinks.data());
       if (held->sinks == nullptr)
         throw failure(KVMELD_NO_MEMORY,
                       kvmeld::refusal(call, "memory for options.attention.sinks in bytes",
-                                      sinks.size() * sizeof(float), "as many as there is memory for"));
+                                      of.sinks.size() * sizeof(float), "as many as there is memory for"));
       held->attention.sink = held->sinks.get();
     }
     refuse_faults(call, *held);

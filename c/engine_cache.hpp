@@ -8,6 +8,7 @@
 #include <kvmeld/compose/composed.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/kvmeld.h>
+#include <kvmeld/queries/queries.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -58,10 +59,12 @@ struct ingredients {
   kvmeld::cache_options sizes;
   page_list pages;
   memory_source* memory;
-  std::uint32_t threads;           ///< for a cache on the host
-  void* stream;                    ///< for a cache on a device
-  std::vector<float> frequencies;  ///< of the policy's rotation, which does not lead to them yet
-  std::vector<float> learned;      ///< weights of the policy's score, the same
+  std::uint32_t threads;               ///< for a cache on the host
+  void* stream;                        ///< for a cache on a device
+  std::vector<float> frequencies;      ///< of the policy's rotation, which does not lead to them yet
+  std::vector<float> learned;          ///< weights of the policy's score, the same
+  kvmeld::attention_params attention;  ///< of the model
+  std::vector<float> sinks;            ///< its sink logits, to which `attention` does not lead yet
 };
 
 /// Where tensors are: host, which host.hpp defines, or device, which device.cuh defines.
