@@ -276,11 +276,10 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
       if (fallback == shortfall::evict_lowest)
         launch(detail::fallback_phase{part, false, facts_of<select_facts>(p.select).pins_exactly});
       if (folds) launch(detail::unfold_scores_phase{{part}, own});
-      if (split > 1 && !parts) launch(detail::close_split_phase{{part}, false});
-      launch(detail::end_phase{{part}, false, !parts});
+      launch(detail::end_phase{{part}, false, split == 1});
       launch(detail::new_slots_phase{{part}});
     });
-    if (parts) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, false});
+    if (split > 1) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, false});
   });
 }
 
@@ -355,8 +354,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       }
       if (fallback == shortfall::evict_lowest)
         launch(detail::fallback_phase{part, true, facts_of<select_facts>(p.select).pins_exactly});
-      if (split > 1 && !parts) launch(detail::close_split_phase{{part}, true});
-      launch(detail::end_phase{{part}, true, !parts});
+      launch(detail::end_phase{{part}, true, split == 1});
       if (ws.stats != nullptr) launch(detail::count_fates_phase{part, ws.stats});
       detail::fit_rows(launch, p, x);
       // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
@@ -366,7 +364,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
           launch, x.values, facts.merges_rows, facts.identify.makes_spans && facts.merges_rows, listed);
       detail::move_together(launch, x, ws.zero_emptied);
     });
-    if (parts) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, true});
+    if (split > 1) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, true});
   });
   detail::settle(executor, work, {ledger});
 }

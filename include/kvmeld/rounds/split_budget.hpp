@@ -203,8 +203,8 @@ struct limit_phase : split_phase {
   }
 };
 
-/// Runs before end_phase, which then finds no track above its limit, or behind it. If a budget scope is done
-/// but above its budget, all its tracks get warning::budget_unreached.
+/// Runs behind end_phase, once all tracks of a budget scope are planned. If the scope is done but above its
+/// budget, all its tracks get warning::budget_unreached.
 struct close_split_phase : split_phase {
   bool last;  ///< no further rounds follow
 
