@@ -25,11 +25,11 @@ void run(session& s, tensors<element>& x, std::string const& preset, std::string
          Policy const& policy, kvmeld::budget_scope among, bool figures) {
   std::string const name = "feature/" + preset + "/" + feature, plain = "feature/" + preset + "/plain";
   if (!s.wants(name, x.of())) return;
-  kvmeld::cache_options sizes{x.extent()};
-  sizes.budgets_over = among;
-  sizes.stats = figures;
+  kvmeld::cache_options options{x.extent()};
+  options.budgets_over = among;
+  options.stats = figures;
   x.restore();
-  cache_of<Policy> cache(kvmeld::host_executor(s.threads()), policy, x.rows(), sizes);
+  cache_of<Policy> cache(kvmeld::host_executor(s.threads()), policy, x.rows(), options);
   cache.open(0, x.of().n);
   fill_scores(cache.ledger());
   std::vector<std::byte> const begun = cache.save(0);

@@ -94,9 +94,9 @@ template <class T, class Policy>
 using cache_of = kvmeld::merged_cache<metering_executor, Policy, kvmeld::strided<T>, kvmeld::strided<T>>;
 
 template <class Policy> kvmeld::cache_options sizes_for(kvmeld::shape const& extent) {
-  kvmeld::cache_options sizes{extent};
-  if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = 3 * extent.capacity;
-  return sizes;
+  kvmeld::cache_options options{extent};
+  if (kvmeld::shares_entries<typename Policy::merge_type>::value) options.members = 3 * extent.capacity;
+  return options;
 }
 
 constexpr std::uint8_t looked_at = kvmeld::entry_flag::key_checked | kvmeld::entry_flag::value_checked;
@@ -175,7 +175,7 @@ void run_preset(session& s, tensors<T>& x, std::string const& preset, Policy con
   }
   s.remember({"scratch per worker, " + preset, "bytes", static_cast<double>(cache.executor().max_scratch())});
   // The one launch behind all waves counts with each.
-  std::uint32_t const waves = kvmeld::ceil_div(heads_of(x.of().n), cache.sizes().wave_tracks);
+  std::uint32_t const waves = kvmeld::ceil_div(heads_of(x.of().n), cache.options().wave_tracks);
   s.remember({"launches per wave, " + preset + ", " + std::to_string(x.of().n) + " entries", "",
               static_cast<double>(
                   kvmeld::ceil_div(static_cast<std::uint32_t>(cache.executor().launches()), waves))});

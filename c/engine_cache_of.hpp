@@ -99,7 +99,7 @@ public:
 
   kvmeld::any_cache& cache() override { return *cache_; }
   void rebind(char const* call, tensor_list const& tensors) override {
-    layer_layouts<Form> const other(call, form_, &tensors, cache_->sizes().extent);
+    layer_layouts<Form> const other(call, form_, &tensors, cache_->options().extent);
     Place::rewrite(executor(), keys_, other.keys);
     Place::rewrite(executor(), values_, other.values);
   }

@@ -15,9 +15,9 @@ int main() {
   policy mix{score::local{32},
              select::top{quantity::entries(4), quantity::entries(32), quantity::of_budget(0.5)},
              identify::chunked_bipartite<admit::exact_budget>{64}, merge::score_weighted{}};
-  cache_options sizes{engine.extent};
-  sizes.whole_plan = true;  // memory for a plan that can be looked at
-  merged_cache cache{host_executor{}, mix, kv{engine.keys(), engine.values()}, sizes};
+  cache_options options{engine.extent};
+  options.whole_plan = true;  // memory for a plan that can be looked at
+  merged_cache cache{host_executor{}, mix, kv{engine.keys(), engine.values()}, options};
   cache.open(0, 1000);
 
   // Scores need attention: the queries of the last 32 tokens, with the log-sum-exps that attention gave.

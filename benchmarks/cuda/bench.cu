@@ -115,14 +115,14 @@ void compressions(options const& o, std::string const& name, tensors& x, Rows co
                   Policy const& policy, double bandwidth, std::uint32_t budget = 0, bool dense = false) {
   if (!o.wants(name)) return;
   kvmeld::shape const s = x.extent;
-  kvmeld::cache_options sizes{s};
-  sizes.zero_emptied = !dense;
+  kvmeld::cache_options options{s};
+  options.zero_emptied = !dense;
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   if (budget == 0) budget = kvmeld::floor_share(kept_share, s.capacity);
   if (shares) budget = kvmeld::min_of(768u, budget);
-  if (shares) sizes.members = 3 * budget;
+  if (shares) options.members = 3 * budget;
   own_stream const on;
-  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(on.stream), policy, rows, sizes};
+  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(on.stream), policy, rows, options};
   device_array<float> probabilities(std::size_t{s.query_heads()} * s.capacity);
   if (probabilities.data() == nullptr) return print_row(name, s, "too little memory");
   fill(probabilities.data(), std::size_t{s.query_heads()} * s.capacity, 3u);
@@ -168,7 +168,7 @@ void compressions(options const& o, std::string const& name, tensors& x, Rows co
     replayed = median_of(5, on.stream, begin_again, [&] { graph.replay(calls); });
   }
   if (std::string const why = problem(); !why.empty()) return print_row(name + " in a graph", s, why);
-  print_row(name, s, eager, replayed, bytes_to_move<element>(s, budget, sizes.zero_emptied), bandwidth,
+  print_row(name, s, eager, replayed, bytes_to_move<element>(s, budget, options.zero_emptied), bandwidth,
             launches);
 }
 

@@ -70,12 +70,12 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   if (wanted != nullptr && std::strcmp(wanted, "all") != 0 && std::strcmp(wanted, name) != 0) return;
   most.asked = true;
   kvmeld::shape const s{1, 1, heads, group, channels, channels, n};
-  kvmeld::cache_options sizes{s};
-  sizes.zero_emptied = kept != 0;
+  kvmeld::cache_options options{s};
+  options.zero_emptied = kept != 0;
   bool const shares = kvmeld::shares_entries<typename Policy::merge_type>::value;
   std::uint32_t const share = kept == 0 ? kvmeld::min_of(few, n / 4) : kvmeld::floor_share(kept, n),
                       budget = shares ? kvmeld::min_of(768u, share) : share;
-  if (shares) sizes.members = 3 * budget;
+  if (shares) options.members = 3 * budget;
   std::size_t const count = s.slots() * channels;
   device_array<element> keys(count), values(count);
   fill(keys.data(), count, 1u, channels);
@@ -88,7 +88,7 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy,
                              kvmeld::kv{kvmeld::strided<element>(keys.data(), "LSHTC", s, channels),
                                         kvmeld::strided<element>(values.data(), "LSHTC", s, channels)},
-                             sizes};
+                             options};
   cache.open(0, n);
   using score_type = typename Policy::score_type;
   if constexpr (kvmeld::detail::has_table<score_type> || kvmeld::detail::reads_rows<score_type>) {
@@ -101,7 +101,7 @@ void run(char const* name, char const* wanted, Policy const& policy, std::uint32
   }
   emulator::take_figures();
   cache.compress({0}, kvmeld::budget::entries(budget));
-  double const least = bytes_to_move<element>(s, budget, sizes.zero_emptied);
+  double const least = bytes_to_move<element>(s, budget, options.zero_emptied);
   sums const all = print_kernels(least);
   print_all(std::string(name) + ", " + std::to_string(n) + " to " + std::to_string(budget), least, all);
   if (all.moved > most.moved * least || all.launches > most.launches) {

@@ -159,7 +159,8 @@ public:
   /// Merges or evicts down to a share of the tokens read. Policies whose thresholds decide how much merges
   /// may stay above it.
   void compress(double share) {
-    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.sizes().budgets_over, floor_), fallback());
+    cache_.compress({0}, kvmeld::budget::ratio(share).over(cache_.options().budgets_over, floor_),
+                    fallback());
   }
 
   /// The same with a share per head, [layers][kv_heads].
@@ -171,7 +172,7 @@ public:
 
   /// Merges or evicts down to so many entries per head.
   void compress_to(std::uint32_t entries) {
-    cache_.compress({0}, kvmeld::budget::entries(entries).over(cache_.sizes().budgets_over, floor_),
+    cache_.compress({0}, kvmeld::budget::entries(entries).over(cache_.options().budgets_over, floor_),
                     fallback());
   }
 

@@ -24,7 +24,7 @@ struct attended {
 
 // Queries [query][head][channel] of sequence 0, layer 0.
 template <class Cache> attended attend(Cache& cache, std::vector<float> const& queries, std::uint32_t count) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   attended a{std::vector<float>(std::size_t{count} * s.query_heads() * s.value_dim),
              std::vector<float>(std::size_t{count} * s.query_heads())};
   std::uint32_t const listed[] = {0}, counts[] = {count};

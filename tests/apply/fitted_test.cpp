@@ -111,9 +111,9 @@ template <class T> void check_fit(dice& d, kvmeld::plan_scope scope, double tole
   auto const merge =
       fitting(!degrees || d.chance(0.7), degrees, d.pick({0.002f, 0.02f, 0.3f}), d.pick({1u, 5u, 16u}));
   support::engine_memory<T> memory(s, d.pick({"LSHTC", "LSTHC", "LSHCT"}));
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.scope = scope;
-  auto cache = make_cache(memory, policy_with(merge, kept), sizes);
+  kvmeld::cache_options options = support::with_plan();
+  options.scope = scope;
+  auto cache = make_cache(memory, policy_with(merge, kept), options);
   std::uint32_t const frozen = d.chance(0.3) ? d.below(4) : 0;
   CAPTURE(n);
   CAPTURE(budget);
@@ -487,8 +487,8 @@ TEST_CASE("a value that its storage cannot hold stays") {
 
 TEST_CASE("parameters and options that a fit cannot use are refused by name") {
   small f;
-  auto const made = [&](auto policy, kvmeld::cache_options sizes = {}) {
-    return refusal_of([&] { make_cache(f.memory, policy, sizes); });
+  auto const made = [&](auto policy, kvmeld::cache_options options = {}) {
+    return refusal_of([&] { make_cache(f.memory, policy, options); });
   };
   CHECK(made(policy_with({}, {8})).empty());
   check_text(made(policy_with(fitting(true, false, 0.0f), {8})),
@@ -498,14 +498,14 @@ TEST_CASE("parameters and options that a fit cannot use are refused by name") {
              {"merge::fitted.iterations is 0;", "at least 1"});
   check_text(made(policy_with({}, {0})), {"score::keeping_queries.kept.count is 0;", "1 to 1024"});
   check_text(made(policy_with({}, {1025})), {"score::keeping_queries.kept.count is 1025;", "1 to 1024"});
-  kvmeld::cache_options sizes;
-  sizes.bias = kvmeld::bias_support::none;
-  CHECK(made(policy_with(fitting(true, false, 0.1f), {8}), sizes).empty());
-  check_text(made(policy_with(fitting(true, true, 0.1f), {8}), sizes), {"bias is bias_support::none;"});
-  sizes.bias = kvmeld::bias_support::shared;
-  sizes.scope = kvmeld::plan_scope::layer;
-  CHECK(made(policy_with(fitting(true, false, 0.1f), {8}), sizes).empty());
-  check_text(made(policy_with(fitting(true, true, 0.1f), {8}), sizes),
+  kvmeld::cache_options options;
+  options.bias = kvmeld::bias_support::none;
+  CHECK(made(policy_with(fitting(true, false, 0.1f), {8}), options).empty());
+  check_text(made(policy_with(fitting(true, true, 0.1f), {8}), options), {"bias is bias_support::none;"});
+  options.bias = kvmeld::bias_support::shared;
+  options.scope = kvmeld::plan_scope::layer;
+  CHECK(made(policy_with(fitting(true, false, 0.1f), {8}), options).empty());
+  check_text(made(policy_with(fitting(true, true, 0.1f), {8}), options),
              {"bias is bias_support::shared;", "every head fits degrees"});
   auto const attention = refusal_of([&] {
     auto cache = make_cache(f.memory, policy_with({}, {8}));

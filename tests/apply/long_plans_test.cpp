@@ -39,12 +39,12 @@ template <class Executor> support::byte_list share_by_hand(Executor executor, bo
   for (float& x : v) x = static_cast<float>(d.normal());
   for (std::uint32_t c = 0; c < extent.key_dim; ++c) k[4 * extent.key_dim + c] = 0.0f;
   std::vector<float> const before = k;
-  kvmeld::cache_options sizes = support::with_plan(n);
-  sizes.extent = extent;
+  kvmeld::cache_options options = support::with_plan(n);
+  options.extent = extent;
   kvmeld::merged_cache cache{std::move(executor), hand_made::policy(),
                              kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", extent, extent.key_dim),
                                         kvmeld::strided<float>(v.data(), "LSHTC", extent, extent.value_dim)},
-                             sizes};
+                             options};
   cache.open(0, n);
   cache.plan({0}, kvmeld::budget::entries(n));
   kvmeld::plan_ref const plan = cache.current_plan();
@@ -158,11 +158,11 @@ support::byte_list spread_by_hand(Executor executor, Make layout_of) {
     return rows;
   };
   std::vector<float> const before = read_rows(n);
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = extent;
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = extent;
   kvmeld::merged_cache cache{
       std::move(executor), hand_made::policy(),
-      kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", extent, extent.key_dim), values}, sizes};
+      kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", extent, extent.key_dim), values}, options};
   cache.open(0, n);
   cache.plan({0}, kvmeld::budget::entries(n));
   by.write(cache.current_plan());

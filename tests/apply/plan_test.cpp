@@ -178,9 +178,9 @@ TEST_CASE("a plan with every fate, by hand: what it prints and what it does") {
   support::engine_memory<float> memory(s);
   memory.fill({0, 0, 0, 0}, 0, {{3, 4}, {0, 2}, {1, 0}, {6, 8}, {1, 1}, {2, 2}, {7, 7}, {8, 8}},
               {{10}, {20}, {30}, {40}, {50}, {60}, {70}, {80}});
-  kvmeld::cache_options sizes = support::with_plan(4);
-  sizes.zero_emptied = true;
-  auto cache = make_cache(memory, hand_made::policy(), sizes);
+  kvmeld::cache_options options = support::with_plan(4);
+  options.zero_emptied = true;
+  auto cache = make_cache(memory, hand_made::policy(), options);
   cache.open(0, 8);
   cache.plan({0}, kvmeld::budget::entries(9));
   kvmeld::plan_ref const& p = cache.current_plan();
@@ -267,10 +267,10 @@ TEST_CASE("both loop orders give the same bits: rows first for strided, tokens f
     kvmeld::kv const turned{
         kvmeld::transposed<kvmeld::float16>(columnwise.keys.data(), "LSHCT", s, s.key_dim),
         kvmeld::transposed<kvmeld::float16>(columnwise.values.data(), "LSHCT", s, s.value_dim)};
-    kvmeld::cache_options sizes = support::with_plan(2 * s.capacity);
-    sizes.extent = s;
-    auto one = make_cache(rowwise, hand_made::policy(), sizes);
-    kvmeld::merged_cache two{kvmeld::host_executor(1), hand_made::policy(), turned, sizes};
+    kvmeld::cache_options options = support::with_plan(2 * s.capacity);
+    options.extent = s;
+    auto one = make_cache(rowwise, hand_made::policy(), options);
+    kvmeld::merged_cache two{kvmeld::host_executor(1), hand_made::policy(), turned, options};
     one.open(0, n);
     two.open(0, n);
     one.plan({0}, kvmeld::budget::entries(s.capacity));

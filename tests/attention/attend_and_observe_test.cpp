@@ -46,9 +46,9 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   kvmeld::shape const s{
       2, 2, d.between(1, 2), d.between(1, 5), d.pick({8u, 24u, 64u, 128u}), d.between(4, 40), 200};
   support::engine_memory<T> memory(s);
-  kvmeld::cache_options sizes{s};
-  sizes.ignore_degree = d.chance(0.2);
-  kvmeld::merged_cache separate{kvmeld::host_executor(2, how), policy, memory.tensors(), sizes};
+  kvmeld::cache_options options{s};
+  options.ignore_degree = d.chance(0.2);
+  kvmeld::merged_cache separate{kvmeld::host_executor(2, how), policy, memory.tensors(), options};
   std::uint32_t const most = d.pick({1u, 2u, 9u, 40u});
   std::uint32_t const lengths[] = {d.between(most, 200), d.between(most, 200)};
   for (std::uint32_t slot : {0u, 1u}) {
@@ -227,9 +227,9 @@ TEST_CASE("the calls of the page about observing") {
   support::engine_memory<float> tensors(extent);
   dice d(73);
   tensors.fill_sequence(d, 0, 0, 64, support::texture::noise);
-  kvmeld::cache_options sizes;
-  sizes.stats = true;
-  auto cache = make_cache(tensors, composed_of(kvmeld::preset::h2o::defaults()), sizes);
+  kvmeld::cache_options options;
+  options.stats = true;
+  auto cache = make_cache(tensors, composed_of(kvmeld::preset::h2o::defaults()), options);
   std::uint32_t const layer = 0, slot = 0, kv_head = 1, sequences = 1, n = 20;
   cache.open(slot, 64);
   kvmeld::attention_params params;

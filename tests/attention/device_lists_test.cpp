@@ -83,11 +83,12 @@ kvmeld::shape some_shape(support::dice& d) {
 
 // The same policy, shown attention by lists that the host reads and by lists that it does not.
 template <class Policy>
-void observes(Policy const& policy, std::uint64_t seed, kvmeld::cache_options const& sizes = {}) {
+void observes(Policy const& policy, std::uint64_t seed, kvmeld::cache_options const& options = {}) {
   support::dice d(seed);
   kvmeld::shape const s = some_shape(d);
   support::engine_memory<float> memory(s);
-  auto told = support::make_cache(memory, policy, sizes), read = support::make_cache(memory, policy, sizes);
+  auto told = support::make_cache(memory, policy, options),
+       read = support::make_cache(memory, policy, options);
   for (std::uint32_t sequence = 0; sequence < 3; ++sequence) {
     memory.fill_sequence(d, sequence, 0, 10, support::texture::clusters);
     told.open(sequence, 10);

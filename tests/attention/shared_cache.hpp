@@ -16,9 +16,9 @@
 namespace attention_test {
 
 inline kvmeld::cache_options with_members(std::uint32_t members) {
-  kvmeld::cache_options sizes{};
-  sizes.members = members;
-  return sizes;
+  kvmeld::cache_options options{};
+  options.members = members;
+  return options;
 }
 
 // Directions and members at random; sequence 2 is empty. Members of a slot are older than it, or not:

@@ -62,10 +62,10 @@ std::vector<float> merged(kvmeld::host_executor const& executor, Layout const& r
     support::put_row(rows, t, slot, row);
   }
   std::vector<T> values(capacity);
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = s;
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = s;
   kvmeld::merged_cache cache{executor, hand_made::policy(),
-                             kvmeld::kv{rows, kvmeld::strided<T>(values.data(), "LSHTC", s, 1)}, sizes};
+                             kvmeld::kv{rows, kvmeld::strided<T>(values.data(), "LSHTC", s, 1)}, options};
   cache.open(0, n);
   cache.plan({0}, kvmeld::budget::entries(capacity));
   merge_at_random(d, cache.current_plan(), n, apart);

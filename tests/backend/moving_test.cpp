@@ -36,10 +36,10 @@ std::vector<unsigned char> evicted(kvmeld::host_executor executor, char const* o
   }
   kvmeld::strided<T> const key_rows(k + shift, order, extent, channels);
   kvmeld::strided<T> const value_rows(v + shift, order, extent, channels);
-  kvmeld::cache_options sizes{extent};
-  sizes.zero_emptied = true;
+  kvmeld::cache_options options{extent};
+  options.zero_emptied = true;
   kvmeld::merged_cache cache(executor, kvmeld::preset::streaming_llm::with_sinks(),
-                             kvmeld::kv{key_rows, value_rows}, sizes);
+                             kvmeld::kv{key_rows, value_rows}, options);
   cache.open(0, n);
   cache.compress({0}, kvmeld::budget::entries(kept));
   CHECK(cache.length(0, 0, 1) == kept);
@@ -231,15 +231,15 @@ TEST_CASE("rows whose strides change half-way are moved as they lie") {
 TEST_CASE("element types without a default constructor are stored like others") {
   std::vector<own_half> keys(40 * 8, own_half(0x3f80)), values = keys;
   kvmeld::shape const extent{1, 1, 1, 1, 8, 8, 40};
-  kvmeld::cache_options sizes{extent};
-  sizes.zero_emptied = true;
+  kvmeld::cache_options options{extent};
+  options.zero_emptied = true;
   kvmeld::merged_cache cache(kvmeld::host_executor(1),
                              kvmeld::preset::chelsea::with_schedule({0.4, 0.1, 2, 0.05},
                                                                     kvmeld::quantity::entries(2),
                                                                     kvmeld::quantity::entries(4)),
                              kvmeld::kv{kvmeld::strided<own_half>(keys.data(), "LSHTC", extent, 8),
                                         kvmeld::strided<own_half>(values.data(), "LSHTC", extent, 8)},
-                             sizes);
+                             options);
   cache.open(0, 40);
   cache.compress({0}, kvmeld::budget::entries(10));
   CHECK(cache.length(0, 0, 0) == 10);

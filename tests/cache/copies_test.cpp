@@ -129,7 +129,7 @@ TEST_CASE("what a cache says about its memory") {
   filled x;
   auto cache = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8));
   using local = kvmeld::score::local;
-  CHECK(kvmeld::detail::cache_bytes(cache.sizes(), kvmeld::channels_of(cache.policy().score),
+  CHECK(kvmeld::detail::cache_bytes(cache.options(), kvmeld::channels_of(cache.policy().score),
                                     cache.executor().workers()) ==
         cache.ledger_bytes() + cache.workspace_bytes());
   CHECK(kvmeld::ledger_bytes_per_entry(kvmeld::channels_of(kvmeld::score::none{})) == 9);
@@ -139,26 +139,26 @@ TEST_CASE("what a cache says about its memory") {
   CHECK(cache.ledger_bytes() >= entries);
   CHECK(cache.ledger_bytes() <= entries + 16 * 64 + 200);
   CHECK(cache.workspace_bytes() > 0);
-  CHECK(cache.sizes().wave_tracks == 2);
-  CHECK(support::make_cache(x.memory, chelsea(), {}, 64).sizes().wave_tracks == extent.tracks());
-  kvmeld::cache_options sizes{};
-  sizes.wave_tracks = 3;
-  auto const larger = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
-  CHECK(larger.sizes().wave_tracks == 3);
+  CHECK(cache.options().wave_tracks == 2);
+  CHECK(support::make_cache(x.memory, chelsea(), {}, 64).options().wave_tracks == extent.tracks());
+  kvmeld::cache_options options{};
+  options.wave_tracks = 3;
+  auto const larger = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), options);
+  CHECK(larger.options().wave_tracks == 3);
   CHECK(larger.workspace_bytes() > cache.workspace_bytes());
-  sizes.whole_plan = true;
-  CHECK(support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes).workspace_bytes() >
+  options.whole_plan = true;
+  CHECK(support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), options).workspace_bytes() >
         larger.workspace_bytes());
-  sizes.members = 100;
-  auto const members = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), sizes);
+  options.members = 100;
+  auto const members = support::make_cache(x.memory, kvmeld::preset::snapkv::with_window(8), options);
   CHECK(members.ledger_bytes() >= larger.ledger_bytes() + std::size_t{extent.tracks()} * 100 * 16);
   CHECK(cache.policy().score.window == 8);
 }
 
 TEST_CASE("a default wave: two tracks per worker, or as many as 1 MiB of workspace per worker holds") {
-  auto const wave = [](std::uint32_t capacity, std::uint32_t workers, kvmeld::cache_options sizes = {}) {
-    sizes.extent = {32, 32, 8, 1, 128, 128, capacity};  // 8192 tracks
-    return kvmeld::detail::tracks_of_wave(sizes, workers);
+  auto const wave = [](std::uint32_t capacity, std::uint32_t workers, kvmeld::cache_options options = {}) {
+    options.extent = {32, 32, 8, 1, 128, 128, capacity};  // 8192 tracks
+    return kvmeld::detail::tracks_of_wave(options, workers);
   };
   // 83 bytes per entry and little more: 53 KB for 640 entries, 340 KB for 4096, 5.4 MB for 65536.
   CHECK(wave(640, 66) > 1250);
@@ -169,13 +169,13 @@ TEST_CASE("a default wave: two tracks per worker, or as many as 1 MiB of workspa
   CHECK(wave(65536, 2) == 4);
   CHECK(wave(65536, 66) == 132);
   CHECK(wave(16, 66) == 8192);  // all of them
-  kvmeld::cache_options sizes;
-  sizes.wave_tracks = 5;
-  CHECK(wave(640, 66, sizes) == 5);
-  sizes = {};
-  sizes.scope = kvmeld::plan_scope::layer;  // eight heads have one plan
-  CHECK(wave(4096, 1, sizes) == 8);
-  CHECK(wave(640, 1, sizes) == 16);
+  kvmeld::cache_options options;
+  options.wave_tracks = 5;
+  CHECK(wave(640, 66, options) == 5);
+  options = {};
+  options.scope = kvmeld::plan_scope::layer;  // eight heads have one plan
+  CHECK(wave(4096, 1, options) == 8);
+  CHECK(wave(640, 1, options) == 16);
   for (std::uint32_t capacity : {1u, 100u, 3000u, 40000u}) {
     kvmeld::cache_options made;
     made.extent = {32, 32, 8, 1, 128, 128, capacity};
@@ -194,7 +194,7 @@ TEST_CASE("a cache takes its default wave from its executor, and the memory that
     kvmeld::merged_cache const cache(kvmeld::host_executor(threads), chelsea(), memory.tensors(),
                                      kvmeld::cache_options{s});
     CAPTURE(threads);
-    CHECK(cache.sizes().wave_tracks == 3 * threads + threads / 6);  // 3.157 per worker
+    CHECK(cache.options().wave_tracks == 3 * threads + threads / 6);  // 3.157 per worker
     CHECK(kvmeld::detail::cache_bytes(kvmeld::cache_options{s}, kvmeld::channels_of(cache.policy().score, s),
                                       threads) == cache.ledger_bytes() + cache.workspace_bytes());
   }
@@ -205,9 +205,9 @@ TEST_CASE("a wave of any size gives the same result") {
   support::byte_list first;
   for (std::uint32_t wave : {1u, 2u, 3u, 4u}) {
     auto memory = x.memory;
-    kvmeld::cache_options sizes{};
-    sizes.wave_tracks = wave;
-    auto cache = support::make_cache(memory, chelsea(), sizes);
+    kvmeld::cache_options options{};
+    options.wave_tracks = wave;
+    auto cache = support::make_cache(memory, chelsea(), options);
     cache.open(0, 60);
     cache.open(1, 55);
     cache.compress({1, 0}, budget::entries(20));

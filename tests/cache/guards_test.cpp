@@ -45,9 +45,9 @@ struct tensors {
 };
 
 template <class Policy, class Tensors> auto cache_of(Policy policy, Tensors x, bool whole_plan = true) {
-  kvmeld::cache_options sizes{extent};
-  sizes.whole_plan = whole_plan;
-  return kvmeld::merged_cache{kvmeld::host_executor{1}, policy, x, sizes};
+  kvmeld::cache_options options{extent};
+  options.whole_plan = whole_plan;
+  return kvmeld::merged_cache{kvmeld::host_executor{1}, policy, x, options};
 }
 
 }  // namespace
@@ -176,11 +176,11 @@ TEST_CASE("a named batch holds its numbers") {
 
 TEST_CASE("draws are keyed by global numbers and positions") {
   tensors x;
-  kvmeld::cache_options sizes{extent};
-  sizes.first_layer = 12;
-  sizes.first_kv_head = 4;
+  kvmeld::cache_options options{extent};
+  options.first_layer = 12;
+  options.first_kv_head = 4;
   kvmeld::merged_cache cache{kvmeld::host_executor{1}, kvmeld::preset::streaming_llm::with_sinks(2),
-                             x.plain(), sizes};
+                             x.plain(), options};
   cache.open(1, 300, 0, kvmeld::sequence_id{99});
   cache.compress({1}, budget::entries(10));
   kvmeld::track const t = cache.ref().where(0, 1, 0);

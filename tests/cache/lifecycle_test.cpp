@@ -138,10 +138,10 @@ TEST_CASE("budgets per layer are the budgets per track of its heads, shared or n
     support::dice d(1), e(1);
     memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
     other.fill_sequence(e, 0, 0, 40, support::texture::walk);
-    kvmeld::cache_options sizes;
-    sizes.budgets_over = kvmeld::budget_scope::layer;
+    kvmeld::cache_options options;
+    options.budgets_over = kvmeld::budget_scope::layer;
     auto const policy = kvmeld::preset::keydiff::for_budget();
-    auto a = support::make_cache(memory, policy, sizes), b = support::make_cache(other, policy, sizes);
+    auto a = support::make_cache(memory, policy, options), b = support::make_cache(other, policy, options);
     a.open(0, 40);
     b.open(0, 40);
     std::vector<std::uint32_t> tracks(extent.tracks(), 1000), layers;
@@ -250,10 +250,10 @@ TEST_CASE("emptied values are zeroed, or left to an engine that never reads them
     support::engine_memory<kvmeld::bfloat16> at_first(extent);
     at_first.fill_sequence(d, 0, 0, 40, support::texture::walk);
     auto zeroed = at_first, left = at_first;
-    kvmeld::cache_options sizes{};
-    auto other = support::make_cache(left, policy, sizes);
-    sizes.zero_emptied = true;
-    auto cache = support::make_cache(zeroed, policy, sizes);
+    kvmeld::cache_options options{};
+    auto other = support::make_cache(left, policy, options);
+    options.zero_emptied = true;
+    auto cache = support::make_cache(zeroed, policy, options);
     for (auto* c : {&cache, &other}) {
       c->open(0, 40);
       kvmeld::testing::watch const before(*c);

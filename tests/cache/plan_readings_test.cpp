@@ -23,9 +23,9 @@ using kvmeld::role;
 using kvmeld::slot_t;
 
 kvmeld::cache_options one_wave(kvmeld::shape const& s) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.wave_tracks = s.tracks();
-  return sizes;
+  kvmeld::cache_options options = support::with_plan();
+  options.wave_tracks = s.tracks();
+  return options;
 }
 
 double cosine(std::vector<float> const& a, std::vector<float> const& b) {
@@ -179,9 +179,9 @@ std::uint32_t read_scores(Policy const& policy, kvmeld::shortfall fallback,
   support::engine_memory<float> memory(s);
   support::dice d(12);
   memory.fill_sequence(d, 1, 0, 36, support::texture::clusters);
-  kvmeld::cache_options sizes = one_wave(s);
-  sizes.scope = scope;
-  auto cache = make_cache(memory, policy, sizes);
+  kvmeld::cache_options options = one_wave(s);
+  options.scope = scope;
+  auto cache = make_cache(memory, policy, options);
   cache.open(1, 36);
   bool const brings = !std::is_same_v<typename Policy::score_type, by_position>;
   std::vector<float> scores(std::size_t{2} * 2 * 40);

@@ -20,8 +20,8 @@ template <class Policy> struct world {
   support::engine_memory<float> memory{extent};
   decltype(support::make_cache(memory, std::declval<Policy>())) cache;
 
-  explicit world(Policy const& policy, kvmeld::cache_options sizes = {})
-      : cache(support::make_cache(memory, policy, sizes)) {
+  explicit world(Policy const& policy, kvmeld::cache_options options = {})
+      : cache(support::make_cache(memory, policy, options)) {
     support::dice d(1);
     memory.fill_sequence(d, 0, 0, 40, support::texture::walk);
     memory.fill_sequence(d, 1, 0, 23, support::texture::walk);

@@ -19,11 +19,11 @@ constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 64};
 
 template <class Keys, class Values>
 std::string refusal_of_tensors(Keys keys, Values values, kvmeld::shape s = extent) {
-  kvmeld::cache_options sizes{};
-  sizes.extent = s;
+  kvmeld::cache_options options{};
+  options.extent = s;
   return refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                         kvmeld::kv{keys, values}, sizes};
+                         kvmeld::kv{keys, values}, options};
   });
 }
 

@@ -16,9 +16,9 @@ constexpr kvmeld::shape extent{1, 2, 2, 1, 6, 5, 40};
 
 template <class Policy> std::string refusal_of_policy(Policy const& policy, std::uint32_t members = 9) {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.members = members;
-  return refusal_of([&] { support::make_cache(memory, policy, sizes); });
+  kvmeld::cache_options options{};
+  options.members = members;
+  return refusal_of([&] { support::make_cache(memory, policy, options); });
 }
 
 }  // namespace
@@ -64,9 +64,9 @@ TEST_CASE("EMS configured wrongly") {
 TEST_CASE("EMS: budgets that leave no room for a centre, scores that were never fed") {
   support::dice d(61);
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.members = 9;
-  auto cache = support::make_cache(memory, kvmeld::preset::ems::shared(quantity::entries(6), 6), sizes);
+  kvmeld::cache_options options{};
+  options.members = 9;
+  auto cache = support::make_cache(memory, kvmeld::preset::ems::shared(quantity::entries(6), 6), options);
   cache.open(0, 30);
   memory.fill_sequence(d, 0, 0, 30, support::texture::clusters);
   using cache_test::refused;

@@ -13,21 +13,21 @@ using kvmeld::shape;
 constexpr shape extent{2, 3, 2, 2, 12, 8, 64};
 
 // A cache of this extent over tensors that are never read.
-std::string refusal_of_sizes(kvmeld::cache_options const& sizes) {
+std::string refusal_of_sizes(kvmeld::cache_options const& options) {
   static float memory[1] = {};
-  shape const& s = sizes.extent;
+  shape const& s = options.extent;
   return cache_test::refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::ems::shared(),
                          kvmeld::kv{kvmeld::strided<float>(memory, "LSHTC", s, s.key_dim),
                                     kvmeld::strided<float>(memory, "LSHTC", s, s.value_dim)},
-                         sizes};
+                         options};
   });
 }
 
 std::string refusal_of_extent(shape const& s) {
-  kvmeld::cache_options sizes{s};
-  sizes.members = 4;
-  return refusal_of_sizes(sizes);
+  kvmeld::cache_options options{s};
+  options.members = 4;
+  return refusal_of_sizes(options);
 }
 
 void refuses(shape const& s, char const* argument, char const* value, char const* condition) {
@@ -51,13 +51,13 @@ TEST_CASE("extents beyond the limits") {
 }
 
 TEST_CASE("more members than memory can hold") {
-  kvmeld::cache_options sizes{extent};
-  sizes.members = 0xffffffffu;
-  cache_test::check_text(refusal_of_sizes(sizes),
+  kvmeld::cache_options options{extent};
+  options.members = 0xffffffffu;
+  cache_test::check_text(refusal_of_sizes(options),
                          {"options: members is 4294967295; it must be at most 1073741824"});
-  sizes.extent.layers = 1u << 12;
-  sizes.members = 1u << 30;
-  cache_test::check_text(refusal_of_sizes(sizes),
+  options.extent.layers = 1u << 12;
+  options.members = 1u << 30;
+  cache_test::check_text(refusal_of_sizes(options),
                          {"options: members of all tracks is 26388279066624; it must be at most"});
 }
 

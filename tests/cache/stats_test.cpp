@@ -28,9 +28,9 @@ using support::dice;
 namespace {
 
 kvmeld::cache_options counting(std::uint32_t members = 0) {
-  kvmeld::cache_options sizes = support::with_plan(members);
-  sizes.stats = true;
-  return sizes;
+  kvmeld::cache_options options = support::with_plan(members);
+  options.stats = true;
+  return options;
 }
 
 // What entries and members of a track have gathered, in the channels of policies that accumulate attention or
@@ -243,12 +243,12 @@ TEST_CASE(
   support::engine_memory<float> memory(s), twin(s);
   memory.fill_sequence(d, 1, 0, 60, support::texture::walk);
   twin = memory;
-  kvmeld::cache_options sizes{s};
-  sizes.stats = true;
+  kvmeld::cache_options options{s};
+  options.stats = true;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks();
-  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), options};
   auto const held =
-      kvmeld::make_any_cache(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), sizes});
+      kvmeld::make_any_cache(kvmeld::merged_cache{kvmeld::host_executor(1), policy, twin.tensors(), options});
   kvmeld::any_cache& near = *held;
   auto const both = [&](auto f) {
     f(near);
@@ -287,16 +287,16 @@ TEST_CASE(
   support::fenced_graph graph(far.executor());
   CHECK(refusal_of([&] { (void)graph.record(far.executor(), [&] { far.request_stats({1}); }); }) ==
         "request_stats: recording is on; it must be off, because this call cannot be recorded");
-  sizes.stats = false;
-  kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
+  options.stats = false;
+  kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, twin.tensors(), options};
   plain.open(1, 10);
   CHECK(refusal_of([&] { plain.request_stats({1}); }) ==
         "request_stats: options.stats is false; it must be true when the cache is constructed; "
         "otherwise nothing is counted");
   CHECK(refusal_of([&] { plain.stats(1); }) == "stats: options.stats is false; it must be true when the "
                                                "cache is constructed; otherwise nothing is counted");
-  sizes.stats = true;
-  kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), sizes};
+  options.stats = true;
+  kvmeld::merged_cache const counts{kvmeld::host_executor(1), policy, twin.tensors(), options};
   CHECK(counts.workspace_bytes() - plain.workspace_bytes() <= 2 * (s.tracks() * 112 + 64));
 }
 

@@ -100,9 +100,9 @@ TEST_CASE("a layer's threshold keeps the ratio that was asked for, and the sets 
       std::vector<float> const table(theta.begin(), theta.end());
       auto calibrated = policy;
       calibrated.identify.admission.per_layer = table.data();
-      kvmeld::cache_options sizes{m.s};
+      kvmeld::cache_options options{m.s};
       kvmeld::merged_cache cache{kvmeld::host_executor(2), calibrated, kvmeld::kv{m.keys(), m.values()},
-                                 sizes};
+                                 options};
       m.fill()(cache);
       std::vector<float> const k = m.k, v = m.v;
       cache.compress({0}, kvmeld::budget::ratio(0.4), kvmeld::shortfall::keep);

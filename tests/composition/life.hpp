@@ -21,8 +21,8 @@ template <class Policy> struct subject {
   decltype(support::make_cache(std::declval<support::engine_memory<float>&>(),
                                std::declval<Policy const&>())) cache;
 
-  subject(kvmeld::shape const& s, Policy const& p, kvmeld::cache_options sizes, std::uint32_t threads)
-      : memory(s), cache(support::make_cache(memory, p, sizes, threads)) {}
+  subject(kvmeld::shape const& s, Policy const& p, kvmeld::cache_options options, std::uint32_t threads)
+      : memory(s), cache(support::make_cache(memory, p, options, threads)) {}
 
   void fill(dice& d, std::uint32_t q, std::uint32_t first, std::uint32_t n) {
     support::for_tracks(memory.extent, q, [&](kvmeld::track t) {

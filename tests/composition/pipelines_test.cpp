@@ -24,9 +24,9 @@ template <class Policy> void same_when_composed(std::string const& name, Policy 
   for (std::uint64_t seed = 1; seed <= 4; ++seed) {
     std::string broken;
     auto const first = budget::entries(30 + static_cast<std::uint32_t>(seed)), second = budget::entries(26);
-    cache_options sizes;
-    sizes.wave_tracks = 3;
-    subject<Policy> fixed(extent, p, sizes, 1);
+    cache_options options;
+    options.wave_tracks = 3;
+    subject<Policy> fixed(extent, p, options, 1);
     fixed.live(seed, first, second, broken);
     CHECK(broken == "");
     subject<compose::composed> chosen(extent, compose::composed_of(p), {}, 1);

@@ -11,11 +11,11 @@ namespace {
 
 template <class T, class Policy> void instantiate(Policy const& policy, T* rows) {
   kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
-  kvmeld::cache_options sizes{extent};
-  sizes.whole_plan = sizes.stats = true;
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 512 : 0;
+  kvmeld::cache_options options{extent};
+  options.whole_plan = options.stats = true;
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 512 : 0;
   kvmeld::strided<T> const layout(rows, "LSTHC", extent, 128);
-  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy, kvmeld::kv{layout, layout}, sizes};
+  kvmeld::merged_cache cache{kvmeld::cuda_executor<>(), policy, kvmeld::kv{layout, layout}, options};
   auto const q = kvmeld::rows_by_token<T const>(rows, 1, extent.query_heads(), extent.key_dim);
   auto const out = kvmeld::rows_by_token<T>(rows, 1, extent.query_heads(), extent.value_dim);
   cache.open(0, 100);
@@ -50,10 +50,10 @@ template <class T, class Policy> void instantiate(Policy const& policy, T* rows)
 void every_call(__nv_bfloat16* a, kvmeld::strided<__nv_bfloat16> const* at, cudaStream_t stream) {
   kvmeld::shape const extent{2, 2, 2, 2, 128, 128, 256};
   kvmeld::relocatable<kvmeld::strided<__nv_bfloat16>> const there(at, 128);
-  kvmeld::cache_options sizes{extent};
-  sizes.scope = kvmeld::plan_scope::layer;
+  kvmeld::cache_options options{extent};
+  options.scope = kvmeld::plan_scope::layer;
   kvmeld::merged_cache cache{kvmeld::cuda_executor<>(stream), kvmeld::preset::chelsea::llama3(),
-                             kvmeld::kv{there, there}, sizes};
+                             kvmeld::kv{there, there}, options};
   auto other = cache.clone(kvmeld::kv{there, there});
   kvmeld::call_graph<kvmeld::cuda_executor<>> graph(cache.executor());
   graph.include(other.executor());

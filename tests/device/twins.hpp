@@ -110,16 +110,16 @@ public:
   // `far`: the device's policy, where it reads memory.
   twins(Device const& device, Policy const& policy, std::uint32_t seed,
         kvmeld::tuning tuning = kvmeld::tuning::off,
-        kvmeld::cache_options const& sizes = usual_limits<Policy>(), Policy const* far = nullptr)
+        kvmeld::cache_options const& options = usual_limits<Policy>(), Policy const* far = nullptr)
       : noise_(seed),
         keys_(random_rows<T>(noise_, extent.key_dim, 0.9f)),
         values_(random_rows<T>(noise_, extent.value_dim, 0.0f)),
         device_keys_(keys_),
         device_values_(values_),
         host_(kvmeld::host_executor(2, kvmeld::tuning::off), policy, tensors(keys_.data(), values_.data()),
-              sizes),
+              options),
         device_(device.executor(tuning), far != nullptr ? *far : policy,
-                tensors(device_keys_.data(), device_values_.data()), sizes) {}
+                tensors(device_keys_.data(), device_values_.data()), options) {}
 
   template <class F> void both(F f) {
     f(host_);

@@ -32,8 +32,8 @@ template <class Executor, class Policy> struct subject {
   using cache_type =
       kvmeld::merged_cache<Executor, Policy, decltype(tensors_type::keys), decltype(tensors_type::values)>;
 
-  subject(Executor const& executor, Policy const& policy, kvmeld::cache_options const& sizes)
-      : memory(extent), cache(executor, policy, memory.tensors(), sizes) {}
+  subject(Executor const& executor, Policy const& policy, kvmeld::cache_options const& options)
+      : memory(extent), cache(executor, policy, memory.tensors(), options) {}
   subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
 
@@ -134,17 +134,17 @@ struct attention_given {
 };
 
 inline kvmeld::cache_options usual_limits(bool shares) {
-  kvmeld::cache_options sizes{extent};
-  sizes.whole_plan = true;
-  sizes.members = shares ? members : 0;
-  return sizes;
+  kvmeld::cache_options options{extent};
+  options.whole_plan = true;
+  options.members = shares ? members : 0;
+  return options;
 }
 
 // Two sequences that have seen attention; the second has entries pending.
 template <class Executor, class Policy>
 subject<Executor, Policy> lived(Executor const& executor, Policy const& policy,
-                                kvmeld::cache_options const& sizes) {
-  subject<Executor, Policy> s(executor, policy, sizes);
+                                kvmeld::cache_options const& options) {
+  subject<Executor, Policy> s(executor, policy, options);
   support::dice d(3);
   for (std::uint32_t q : {0u, 1u}) s.memory.fill_sequence(d, q, 0, 70, support::texture::walk);
   attention_given given;
@@ -159,11 +159,11 @@ subject<Executor, Policy> lived(Executor const& executor, Policy const& policy,
 
 template <class Executor, class Policy>
 void every_call(outcome& sum, Executor const& executor, Policy const& policy,
-                kvmeld::cache_options const& sizes) {
+                kvmeld::cache_options const& options) {
   using kvmeld::shortfall;
   using subject_type = subject<Executor, Policy>;
   constexpr bool shares = subject_type::cache_type::shares;
-  subject_type const start = lived(executor, policy, sizes);
+  subject_type const start = lived(executor, policy, options);
   attention_given given;
   std::uint32_t const slots[] = {0, 1}, rows[] = {3, 2};
   kvmeld::query_batch const batch{1, {slots, 2}, {rows, 2}}, first{0, {slots, 1}, {rows, 1}};
@@ -176,7 +176,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   each("compress", start, [](auto& c) { c.compress({0}, budget::ratio(0.4)); });
   each("append to a full sequence", start,
        [](auto& c) { c.append({0}, {30}, kvmeld::when_full{budget::entries(25)}); });
-  if (!sizes.padded) {
+  if (!options.padded) {
     each("plan", start, [](auto& c) { c.plan({0}, budget::entries(30)); });
     subject_type planned(start);
     planned.cache.plan({0}, budget::entries(30));
@@ -184,9 +184,9 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
     each("plan anew", planned, [](auto& c) { c.plan({0}, budget::entries(28)); });
     each("compress with a plan made", planned, [](auto& c) { c.compress({0}, budget::entries(25)); });
   }
-  if (sizes.budgets_over != kvmeld::budget_scope::head) {
+  if (options.budgets_over != kvmeld::budget_scope::head) {
     each("compress, budgets shared", start,
-         [&](auto& c) { c.compress({0}, budget::entries(25).over(sizes.budgets_over, 0.3)); });
+         [&](auto& c) { c.compress({0}, budget::entries(25).over(options.budgets_over, 0.3)); });
   }
 
   each("open", start, [](auto& c) { c.open(2, 20, 3, kvmeld::sequence_id{1}); });
@@ -218,7 +218,7 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   std::vector<std::byte> const bytes = start.cache.save(0);
   each("save", start, [](auto& c) { c.save(0); });
   each("resume", start, [&](auto& c) { c.resume(2, {bytes.data(), bytes.size()}); });
-  if (sizes.stats) {
+  if (options.stats) {
     each("figures", start, [](auto& c) {
       c.request_stats({0, 1});
       while (!c.stats_ready()) {}

@@ -50,18 +50,18 @@ TEST_CASE("every allocation of every call fails once: the host") {
 
 TEST_CASE("every allocation of every call fails once: options of caches") {
   faults::outcome sum;
-  auto sizes = usual_limits(false);
-  sizes.stats = true;
-  sizes.wave_tracks = 1;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
-  sizes = usual_limits(false);
-  sizes.budgets_over = kvmeld::budget_scope::layer;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
-  sizes = usual_limits(false);
-  sizes.whole_plan = false;
-  sizes.padded = true;
-  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), sizes);
-  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::defaults(), sizes);
+  auto options = usual_limits(false);
+  options.stats = true;
+  options.wave_tracks = 1;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), options);
+  options = usual_limits(false);
+  options.budgets_over = kvmeld::budget_scope::layer;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), options);
+  options = usual_limits(false);
+  options.whole_plan = false;
+  options.padded = true;
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), options);
+  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::defaults(), options);
   check(sum, 1);
 }
 

@@ -36,7 +36,7 @@ template <class Policy> struct world {
   support::engine_memory<float> memory{extent};
   decltype(support::make_cache(memory, std::declval<Policy const&>())) cache;
 
-  world(Policy const& policy, std::uint64_t seed) : cache(support::make_cache(memory, policy, sizes())) {
+  world(Policy const& policy, std::uint64_t seed) : cache(support::make_cache(memory, policy, options())) {
     support::dice d(seed);
     memory.fill_sequence(d, 0, 0, 12, support::texture::walk);
     cache.open(0, 12, d.below(3));
@@ -45,7 +45,7 @@ template <class Policy> struct world {
     if (d.chance(0.7)) cache.append({0}, {d.between(1, 3)});
     if (d.chance(0.5)) attempt([&] { cache.commit({0}, {1}); });
   }
-  static kvmeld::cache_options sizes() {
+  static kvmeld::cache_options options() {
     return support::with_plan(kvmeld::shares_entries<typename Policy::merge_type>::value ? 48 : 0);
   }
   void score(support::dice& d, std::uint32_t q) {

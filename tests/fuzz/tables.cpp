@@ -132,13 +132,13 @@ extern "C" int LLVMFuzzerTestOneInput(std::uint8_t const* data, std::size_t size
   if (!problem.empty()) return 0;
 
   // Where the table covers a sequence, it is filled and compressed. Nothing outside of its pages may change.
-  kvmeld::cache_options sizes;
-  sizes.extent = t.extent;
+  kvmeld::cache_options options;
+  options.extent = t.extent;
   kvmeld::merged_cache cache(kvmeld::host_executor(1),
                              kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05},
                                                                     kvmeld::quantity::entries(1),
                                                                     kvmeld::quantity::entries(1)),
-                             kvmeld::kv{k, v}, sizes);
+                             kvmeld::kv{k, v}, options);
   support::dice d(5);
   for (std::uint32_t q = 0; q < t.extent.sequences; ++q) {
     if (t.lengths[q] == 0) continue;

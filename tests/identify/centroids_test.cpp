@@ -172,7 +172,7 @@ TEST_CASE("tracks that share a budget keep the best entries of all whole, and ha
     std::sort(all.rbegin(), all.rend());
     std::size_t held = 0;
     for (std::uint32_t k = 0; k < tracks; ++k) {
-      kvmeld::track const t = kvmeld::make_track(cache.sizes().extent, k / 2, 0, k % 2);
+      kvmeld::track const t = kvmeld::make_track(cache.options().extent, k / 2, 0, k % 2);
       auto const& ledger = cache.ledger();
       std::map<kvmeld::position_t, float> degree_at;
       std::uint32_t const length = cache.length(k / 2, 0, k % 2);

@@ -197,10 +197,10 @@ template <class T, class Policy>
 std::vector<std::uint32_t> planned(kvmeld::host_executor const& executor, support::engine_memory<T>& memory,
                                    Policy const& policy, std::vector<float> const& scores,
                                    std::uint32_t limit, kvmeld::plan_scope scope) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = memory.extent;
-  sizes.scope = scope;
-  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = memory.extent;
+  options.scope = scope;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
   std::uint32_t const n = memory.extent.capacity;
   cache.open(0, n);
   for (std::uint32_t head = 0; head < memory.extent.kv_heads; ++head)

@@ -40,9 +40,9 @@ support::engine_memory<float> rows_of(std::string const& letters) {
 template <class Policy, class Executor>
 auto cache_on(Executor const& executor, support::engine_memory<float>& memory, Policy const& policy,
               std::uint32_t n) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = memory.extent;
-  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = memory.extent;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
   cache.open(0, n);
   if constexpr (kvmeld::observation_of<Policy> != kvmeld::observation::none) {
     support::set_scores(cache.ledger(), only, std::vector<float>(n, 1.0f));

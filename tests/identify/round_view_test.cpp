@@ -70,9 +70,9 @@ template <class Executor> void check(Executor executor) {
       kvmeld::score::global{},
       kvmeld::select::top{quantity::entries(3), quantity::entries(5), quantity::entries(0)}, by_rule(0.5f),
       kvmeld::merge::average{}};
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = s;
-  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = s;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
   std::vector<std::vector<float>> scores;
   std::vector<std::vector<bool>> bad;
   for (std::uint32_t q : {0u, 1u}) {
@@ -174,10 +174,10 @@ template <bool Values, class Executor> void check_rows(Executor executor, bool s
       kvmeld::score::none{},
       kvmeld::select::sinks_and_recents{quantity::entries(first), quantity::entries(70 - last)},
       closer_neighbour<Values>(most), kvmeld::merge::average{}};
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = s;
-  if (shared) sizes.scope = kvmeld::plan_scope::layer;
-  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = s;
+  if (shared) options.scope = kvmeld::plan_scope::layer;
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
   cache.open(0, 70);
   for (std::uint32_t h : {0u, 1u})
     support::write_row(memory.tensors().keys, kvmeld::make_track(s, 0, 0, h), 30,

@@ -79,9 +79,10 @@ TEST_CASE("matching sees keys at the positions of a function object, whatever fo
     kvmeld::identify::turned<pairs, from_the_end> const turned{{n, {}}, rope, where};
     auto cache = make_cache(memory, policy_of(turned), support::with_plan());
     auto plain = make_cache(memory, policy_of(pairs{n, {}}), support::with_plan());
-    kvmeld::cache_options sizes = support::with_plan();
-    sizes.extent = s;
-    kvmeld::merged_cache lanes{kvmeld::testing::lane_executor(3), policy_of(turned), memory.tensors(), sizes};
+    kvmeld::cache_options options = support::with_plan();
+    options.extent = s;
+    kvmeld::merged_cache lanes{kvmeld::testing::lane_executor(3), policy_of(turned), memory.tensors(),
+                               options};
     cache.open(0, n);
     plain.open(0, n);
     lanes.open(0, n);

@@ -26,10 +26,10 @@ template <class Executor, class Policy> outputs feed_rows(Executor executor, Pol
   lanes_test::world<lanes_test::row_keys> w(extent);
   w.write(d, 0, 0, 140);
   w.write(d, 1, 0, 90);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  sizes.stats = true;
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  options.stats = true;
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
   cache.open(0, 140);
   cache.open(1, 90);
   std::vector<std::uint32_t> const slots{1, 0};
@@ -89,9 +89,9 @@ template <class Executor> support::byte_list every_option(Executor executor) {
   lanes_test::world<lanes_test::token_keys> w(extent);
   w.write(d, 0, 0, 150);
   w.write(d, 1, 0, 150);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  kvmeld::merged_cache cache{std::move(executor), kvmeld::preset::h2o::defaults(), w.tensors(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  kvmeld::merged_cache cache{std::move(executor), kvmeld::preset::h2o::defaults(), w.tensors(), options};
   cache.open(0, 140);
   cache.open(1, 90);
   std::vector<float> sinks(extent.query_heads(), 0.5f);

@@ -36,11 +36,11 @@ template <class Executor>
 std::pair<support::byte_list, support::byte_list> observe_members(Executor executor) {
   support::dice d(41);
   lanes_test::world<row_keys> w(extent);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  sizes.members = members;
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  options.members = members;
   auto const policy = kvmeld::preset::ems::shared(kvmeld::quantity::entries(5), 5, 0.01f);
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
   std::vector<std::uint32_t> const slots{1, 0}, counts{12, 7};
   std::vector<float> rows(2 * 12 * extent.query_heads() * (extent.capacity + members)),
       q(2 * 12 * extent.query_heads() * 16), out(q.size()), lse(2 * 12 * extent.query_heads());

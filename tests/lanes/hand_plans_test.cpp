@@ -52,12 +52,12 @@ template <class Storage, class Executor> lanes_test::result apply_by_hand(Execut
   support::dice d(3);
   lanes_test::world<Storage> w(extent);
   w.write(d, 0, 0, length);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  sizes.whole_plan = true;
-  sizes.members = 8;
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  options.whole_plan = true;
+  options.members = 8;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
   cache.open(0, length);
   cache.plan({0}, kvmeld::budget::entries(length));
   write_plan(cache.current_plan());
@@ -94,12 +94,12 @@ TEST_CASE("plan and apply on lanes equal those on the host") {
     support::dice d(5);
     lanes_test::world<lanes_test::row_keys> w(extent);
     w.write(d, 0, 0, length);
-    kvmeld::cache_options sizes{};
-    sizes.extent = extent;
-    sizes.whole_plan = true;
+    kvmeld::cache_options options{};
+    options.extent = extent;
+    options.whole_plan = true;
     auto const policy = kvmeld::preset::chelsea::with_schedule(support::steep(), kvmeld::quantity::entries(2),
                                                                kvmeld::quantity::entries(3));
-    kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+    kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
     cache.open(0, length);
     while (cache.longest(0) > 15) {
       cache.plan({0}, kvmeld::budget::entries(15));
@@ -126,10 +126,10 @@ TEST_CASE("plans with an eviction fallback on lanes equal those on the host") {
     support::dice d(8);
     lanes_test::world<lanes_test::token_keys> w(extent);
     w.write(d, 0, 0, length);
-    cache_options sizes{};
-    sizes.extent = extent;
-    sizes.whole_plan = true;
-    merged_cache cache{std::move(executor), p, w.tensors(), sizes};
+    cache_options options{};
+    options.extent = extent;
+    options.whole_plan = true;
+    merged_cache cache{std::move(executor), p, w.tensors(), options};
     cache.open(0, length);
     support::for_tracks(extent, 0, [&](track t) {
       support::set_scores(cache.ledger(), t, support::random_scores(d, length));

@@ -38,11 +38,11 @@ template <class Executor, class Policy>
 std::vector<std::uint32_t> left_of(Executor executor, Policy const& policy,
                                    support::engine_memory<float16> memory, std::uint32_t n,
                                    kvmeld::budget const& allowed) {
-  kvmeld::cache_options sizes;
-  sizes.extent = memory.extent;
-  sizes.wave_tracks = memory.extent.kv_heads;
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? n : 0;
-  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
+  kvmeld::cache_options options;
+  options.extent = memory.extent;
+  options.wave_tracks = memory.extent.kv_heads;
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? n : 0;
+  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), options};
   cache.open(0, n);
   support::dice d(n);
   std::vector<float> p(std::size_t{memory.extent.kv_heads} * n);

@@ -16,9 +16,9 @@ namespace {
 
 using kvmeld::budget;
 
-kvmeld::cache_options padded(kvmeld::cache_options sizes = {}) {
-  sizes.padded = true;
-  return sizes;
+kvmeld::cache_options padded(kvmeld::cache_options options = {}) {
+  options.padded = true;
+  return options;
 }
 
 }  // namespace

@@ -25,9 +25,9 @@ lanes_test::result merge_quantised(Executor executor, Policy const& policy) {
       support::put_row(values.view(), t, i, v[i]);
     }
   });
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  kvmeld::merged_cache cache{std::move(executor), policy, kvmeld::kv{keys.view(), values.view()}, sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  kvmeld::merged_cache cache{std::move(executor), policy, kvmeld::kv{keys.view(), values.view()}, options};
   cache.open(0, 60);
   cache.compress({0}, kvmeld::budget::entries(20));
   return {keys.bytes(), values.bytes(), support::ledger_bytes(cache), {}, {cache.longest(0)}};

@@ -93,7 +93,7 @@ public:
 template <class Cache>
 void observe(Cache& cache, support::dice& d, std::vector<std::uint32_t> const& sequences,
              std::vector<std::uint32_t> const& counts, support::byte_list& outputs) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   std::uint32_t most = 0;
   for (std::uint32_t n : counts) most = kvmeld::max_of(most, n);
   std::size_t const rows = sequences.size() * most * s.query_heads();
@@ -121,12 +121,12 @@ result play(Executor executor, Policy const& policy, kvmeld::shortfall fallback,
   support::dice d(7);
   world<Storage> w(s);
   result r;
-  kvmeld::cache_options sizes{};
-  sizes.extent = s;
-  sizes.wave_tracks = 3;
-  sizes.budgets_over = life.over;
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 2 * life.budget : 0;
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = s;
+  options.wave_tracks = 3;
+  options.budgets_over = life.over;
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 2 * life.budget : 0;
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
   w.write(d, 0, 0, life.first);
   w.write(d, 1, 0, life.second);
   w.poison(0, last_head, 20);

@@ -17,10 +17,10 @@ template <class Storage, class Executor, class Policy>
 result live(Executor executor, Policy const& policy, kvmeld::plan_scope scope) {
   support::dice d(5);
   world<Storage> w(extent);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  sizes.scope = scope;
-  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  options.scope = scope;
+  kvmeld::merged_cache cache{std::move(executor), policy, w.tensors(), options};
   w.write(d, 0, 0, 290);
   w.poison(0, 1, 20);
   cache.open(0, 290, 3, kvmeld::sequence_id{0});

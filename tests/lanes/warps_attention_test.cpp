@@ -104,13 +104,13 @@ template <class T> bool replaced_if_shared(kvmeld::attention_params const& param
 bool replaced_if_padded(kvmeld::attention_params const& params) {
   kvmeld::shape const s{1, 1, 1, 1, 8, 8, 40};
   std::vector<kvmeld::float16> keys(s.slots() * 8), values(keys), q(8);
-  kvmeld::cache_options sizes;
-  sizes.extent = s;
-  sizes.padded = true;
+  kvmeld::cache_options options;
+  options.extent = s;
+  options.padded = true;
   kvmeld::kv const tensors{kvmeld::strided<kvmeld::float16>(keys.data(), "LSHTC", s, 8),
                            kvmeld::strided<kvmeld::float16>(values.data(), "LSHTC", s, 8)};
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), tensors,
-                             sizes};
+                             options};
   cache.open(0, 30);
   std::vector<float> out(8);
   support::warp_executor executor(1);
@@ -165,10 +165,10 @@ void beside_generic(Rows rows, std::uint32_t channels, std::uint32_t tokens, std
   kvmeld::attention_params params;
   params.scale = 1.0f / (std::sqrt(static_cast<float>(channels)) * size);
   kvmeld::kv const tensors{rows(keys.data(), s, channels), rows(values.data(), s, channels)};
-  kvmeld::cache_options sizes;
-  sizes.extent = s;
+  kvmeld::cache_options options;
+  options.extent = s;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), tensors,
-                             sizes};
+                             options};
   cache.open(0, tokens);
   for (kvmeld::slot_t slot = 0; slot < tokens; slot += 3)
     cache.ledger().degree[slot] = static_cast<float>(d.between(2, 90));

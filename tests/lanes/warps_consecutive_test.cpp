@@ -27,9 +27,9 @@ struct planned {
 template <class T, class Executor, class Policy>
 planned plan_on(Executor executor, Policy const& policy, support::engine_memory<T> memory,
                 std::uint32_t length, std::uint32_t budget) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = memory.extent;
-  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = memory.extent;
+  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), options};
   cache.open(0, length);
   std::vector<float> p(length);
   support::dice d(length);

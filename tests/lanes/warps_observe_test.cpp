@@ -27,9 +27,9 @@ template <class T> struct observed {
   std::vector<float> operator()(Executor executor, Policy const& policy, call<Q, float> const& c,
                                 kvmeld::attention_params const& params) const {
     support::engine_memory<T> own = memory;
-    kvmeld::cache_options sizes;
-    sizes.extent = own.extent;
-    kvmeld::merged_cache cache{executor, policy, own.tensors(), sizes};
+    kvmeld::cache_options options;
+    options.extent = own.extent;
+    kvmeld::merged_cache cache{executor, policy, own.tensors(), options};
     for (std::uint32_t slot = 0; slot < own.extent.sequences; ++slot) {
       cache.open(slot, slot == 2 ? 0 : length);
       support::for_tracks(own.extent, slot, [&](kvmeld::track t) {  // ragged, with degrees

@@ -139,11 +139,11 @@ template <class T> void check_products(support::dice& d) {
 template <class T, class Policy, class Partners, class Similarity>
 std::uint32_t check_partners(support::engine_memory<T>& memory, Policy const& policy, std::uint32_t length,
                              std::uint32_t budget, double bound, Partners partners, Similarity similarity) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = memory.extent;
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = memory.extent;
   auto const x = memory.tensors();
   support::warp_executor const executor(2);
-  kvmeld::merged_cache cache{executor, policy, x, sizes};
+  kvmeld::merged_cache cache{executor, policy, x, options};
   cache.open(0, length);
   if constexpr (kvmeld::stated_facts<kvmeld::identify_facts, typename Policy::identify_type>.needs_centers) {
     std::vector<float> p(length);
@@ -206,8 +206,8 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
       support::dice same(length);
       support::engine_memory<kvmeld::float16> memory({1, 1, 1, 1, 16, 16, 100});
       memory.fill_sequence(same, 0, 0, length, support::texture::walk);
-      kvmeld::cache_options sizes{memory.extent};
-      kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+      kvmeld::cache_options options{memory.extent};
+      kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
       cache.open(0, length);
       cache.compress({0}, kvmeld::budget::entries(length - 10));
       return support::ledger_bytes(cache);
@@ -222,8 +222,8 @@ TEST_CASE("a lone entry at the end of a track, and no centre at all") {
       support::write_row(memory.tensors().keys, {0, 0, 0, 0}, i,
                          std::vector<float>(16, kvmeld::bits_float(0x7fc00000u)));
     }
-    kvmeld::cache_options sizes{memory.extent};
-    kvmeld::merged_cache cache{executor, kvmeld::preset::d2o::defaults(), memory.tensors(), sizes};
+    kvmeld::cache_options options{memory.extent};
+    kvmeld::merged_cache cache{executor, kvmeld::preset::d2o::defaults(), memory.tensors(), options};
     cache.open(0, 60);
     std::vector<float> p(60);
     for (std::uint32_t i = 0; i < 60; ++i) p[i] = 0.01f * static_cast<float>(i);

@@ -53,7 +53,7 @@ struct preset {
 template <class Cache> support::byte_list plan_bytes(Cache const& cache) {
   std::vector<std::uint32_t> out;
   kvmeld::plan_ref const& p = cache.current_plan();
-  std::uint32_t const tracks = cache.planned_work().tracks(cache.sizes().extent);
+  std::uint32_t const tracks = cache.planned_work().tracks(cache.options().extent);
   for (std::uint32_t item = 0; item < tracks; ++item) {
     for (slot_t s = 0; s < p.old_length[item]; ++s) {
       std::size_t const i = p.at(item, s);
@@ -70,7 +70,7 @@ template <class Cache> support::byte_list plan_bytes(Cache const& cache) {
 
 template <class Cache> void score(Cache& cache, dice& d, std::uint32_t sequences) {
   for (std::uint32_t q = 0; q < sequences; ++q) {
-    support::for_tracks(cache.sizes().extent, q, [&](track t) {
+    support::for_tracks(cache.options().extent, q, [&](track t) {
       kvmeld::ledger_ref const& l = cache.ledger();
       support::set_table(l, t, d);
       for (std::uint32_t c = 0; c < l.channels.count; ++c) {
@@ -86,12 +86,12 @@ template <class Cache> void score(Cache& cache, dice& d, std::uint32_t sequences
 
 template <class Policy>
 void play(Policy const& policy, script const& s, layouts const& x, visitor const& look) {
-  kvmeld::cache_options sizes{};
-  sizes.extent = s.extent;
-  sizes.scope = s.scope;
-  sizes.whole_plan = s.in_two;
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 60 : 0;
-  kvmeld::merged_cache cache{support::erasing_executor(1, s.tuning), policy, x, sizes};
+  kvmeld::cache_options options{};
+  options.extent = s.extent;
+  options.scope = s.scope;
+  options.whole_plan = s.in_two;
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? 60 : 0;
+  kvmeld::merged_cache cache{support::erasing_executor(1, s.tuning), policy, x, options};
   dice d(s.seed);
   auto const compress = [&](int stage) {
     score(cache, d, s.extent.sequences);

@@ -28,11 +28,12 @@ constexpr kvmeld::shape extent{2, 3, 2, 1, 8, 8, 20};
 
 template <class Keys> std::string refusal_of_keys(Keys const& keys) {
   static std::vector<float> values(extent.slots() * extent.value_dim);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
+  kvmeld::cache_options options{};
+  options.extent = extent;
   return refusal_of([&] {
     kvmeld::merged_cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                         kvmeld::kv{keys, kvmeld::strided<float>(values.data(), "LSHTC", extent, 8)}, sizes};
+                         kvmeld::kv{keys, kvmeld::strided<float>(values.data(), "LSHTC", extent, 8)},
+                         options};
   });
 }
 
@@ -279,13 +280,13 @@ TEST_CASE("latent values are merged once, with the keys") {
   std::vector<float> own = keys;
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
-  kvmeld::cache_options sizes{};
-  sizes.extent = s;
+  kvmeld::cache_options options{};
+  options.extent = s;
   kvmeld::strided<float> const mine(own.data(), "LSHTC", s, 24), plain(keys.data(), "LSHTC", s, 24);
   kvmeld::merged_cache a{kvmeld::host_executor(1), policy, kvmeld::kv{mine, kvmeld::latent(mine, 16, 4)},
-                         sizes};
+                         options};
   kvmeld::merged_cache b{kvmeld::host_executor(1), policy,
-                         kvmeld::kv{plain, kvmeld::strided<float>(values.data(), "LSHTC", s, 16)}, sizes};
+                         kvmeld::kv{plain, kvmeld::strided<float>(values.data(), "LSHTC", s, 16)}, options};
   auto const both = [&](auto f) {
     f(a);
     f(b);
@@ -316,10 +317,10 @@ TEST_CASE("latent values are merged once, with the keys") {
   for (std::size_t i = 0; i < q.size() && i < from_values.size(); ++i)
     CHECK(from_latent[i] == doctest::Approx(from_values[i]).epsilon(1e-5));
   auto const refuses = [&](auto const& other) {
-    sizes.members = 40;
+    options.members = 40;
     auto const refused = refusal_of([&] {
       kvmeld::merged_cache{kvmeld::host_executor(1), other, kvmeld::kv{mine, kvmeld::latent(mine, 16)},
-                           sizes};
+                           options};
     });
     check_text(refused, {"latent", "merges values otherwise than keys", "same weights"});
   };

@@ -86,10 +86,10 @@ template <class Keys, class Values, class Policy> void same_as_plain(char const*
   support::dice d(21);
   write(x, plain, d, 0, 0, 57);
   write(x, plain, d, 1, 0, 40);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), sizes};
-  kvmeld::merged_cache expected{kvmeld::host_executor(1), policy, plain.view(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), options};
+  kvmeld::merged_cache expected{kvmeld::host_executor(1), policy, plain.view(), options};
   auto const both = [&](auto call) {
     support::dice mine = d, theirs = d;
     call(cache, mine);

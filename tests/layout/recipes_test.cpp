@@ -70,9 +70,9 @@ void serves(kvmeld::shape const& s, Keys const& keys, Values const& values,
   for (std::vector<T>* m : memory) untouched += m->size();
   untouched -= written;
 
-  kvmeld::cache_options const sizes{s};
-  kvmeld::merged_cache engine{kvmeld::host_executor(1), policy, kvmeld::kv{keys, values}, sizes};
-  kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, kvmeld::kv{pk, pv}, sizes};
+  kvmeld::cache_options const options{s};
+  kvmeld::merged_cache engine{kvmeld::host_executor(1), policy, kvmeld::kv{keys, values}, options};
+  kvmeld::merged_cache plain{kvmeld::host_executor(1), policy, kvmeld::kv{pk, pv}, options};
   for (std::uint32_t slot = 0; slot < s.sequences; ++slot) {
     engine.open(slot, lengths[slot]);
     plain.open(slot, lengths[slot]);

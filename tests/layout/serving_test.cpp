@@ -190,11 +190,11 @@ std::vector<float> attention_rows(std::uint32_t seed) {
 
 auto rank_cache(whole_cache& w, kvmeld::shape const& s, std::uint32_t first_head, std::uint32_t named) {
   auto const policy_of_rank = kvmeld::preset::cam::as_printed(kvmeld::preset::cam::over_h2o());  // draws
-  kvmeld::cache_options sizes{s};
-  sizes.first_kv_head = named;
+  kvmeld::cache_options options{s};
+  options.first_kv_head = named;
   kvmeld::strided<float> const keys(w.k.data() + first_head * 64 * 16, "LSHTC", s, 16);
   kvmeld::strided<float> const values(w.v.data() + first_head * 64 * 16, "LSHTC", s, 16);
-  return kvmeld::merged_cache{kvmeld::host_executor(1), policy_of_rank, kvmeld::kv{keys, values}, sizes};
+  return kvmeld::merged_cache{kvmeld::host_executor(1), policy_of_rank, kvmeld::kv{keys, values}, options};
 }
 
 }  // namespace

@@ -38,10 +38,10 @@ void leaves_shared_pages_alone(char const* name, Policy const& policy, std::uint
   auto const keys = shared_bytes(x.keys), values = shared_bytes(x.values);
   CHECK((key_pages == 0) == keys.empty());
 
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), sizes};
-  kvmeld::merged_cache frozen{kvmeld::host_executor(1), policy, plain.view(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), policy, x.view(), options};
+  kvmeld::merged_cache frozen{kvmeld::host_executor(1), policy, plain.view(), options};
   std::uint32_t const pinned = 7 * kvmeld::max_of(key_pages, value_pages);
   cache.open(0, 57);
   cache.open(1, 50);
@@ -86,10 +86,10 @@ TEST_CASE("the shielded beginning reaches to the last shared page") {
   write(x, plain, d, 0, 0, 57);
   x.values.shared[static_cast<std::size_t>(x.values.table[3])] = 1;  // slots 21 to 27
   auto const values = shared_bytes(x.values);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
+  kvmeld::cache_options options{};
+  options.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2), x.view(),
-                             sizes};
+                             options};
   cache.open(0, 57);
   cache.compress({0}, kvmeld::budget::entries(35));
   CHECK(shared_bytes(x.values) == values);

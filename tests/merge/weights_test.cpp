@@ -236,11 +236,11 @@ TEST_CASE("a view reads keys of any layout") {
         kvmeld::score::none{},
         kvmeld::select::sinks_and_recents{kvmeld::quantity::entries(1), kvmeld::quantity::entries(2)},
         every_few{3, 1}, by_key_norm{}};
-    kvmeld::cache_options const sizes{s};
+    kvmeld::cache_options const options{s};
     auto const view = [&](float* v) { return kvmeld::strided<float>(v, "LSHTC", s, s.value_dim); };
-    kvmeld::merged_cache by_row{kvmeld::host_executor(1), p, kvmeld::kv{rows, view(values.data())}, sizes};
+    kvmeld::merged_cache by_row{kvmeld::host_executor(1), p, kvmeld::kv{rows, view(values.data())}, options};
     kvmeld::merged_cache by_column{kvmeld::host_executor(1), p, kvmeld::kv{columns, view(other.data())},
-                                   sizes};
+                                   options};
     by_row.open(1, 30);
     by_column.open(1, 30);
     by_row.compress({1}, kvmeld::budget::entries(20));
@@ -433,10 +433,10 @@ template <class Identify, class Merge> void leaves_degrees_out(Identify identify
   for (std::uint32_t i = 0; i < 12; ++i) {
     memory.fill({0, 0, 0, 0}, i, {{1.0f + static_cast<float>(i % 3), 1}}, {{static_cast<float>(i)}});
   }
-  kvmeld::cache_options sizes;
-  sizes.bias = kvmeld::bias_support::none;
+  kvmeld::cache_options options;
+  options.bias = kvmeld::bias_support::none;
   kvmeld::select::sinks_and_recents const ends{kvmeld::quantity::entries(0), kvmeld::quantity::entries(4)};
-  auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, ends, identify, merge}, sizes);
+  auto cache = make_cache(memory, kvmeld::policy{kvmeld::score::global{}, ends, identify, merge}, options);
   cache.open(0, 12);
   support::set_scores(cache.ledger(), {0, 0, 0, 0}, std::vector<float>(12, 1.0f));
   cache.compress({0}, kvmeld::budget::entries(6));

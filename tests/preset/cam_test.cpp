@@ -127,10 +127,10 @@ void compare_at_once(dice& d, Policy policy, Choose choose, support::tally& coun
                         d.pick(dims),    d.pick(dims),    most + d.below(5)};
   some_options(d, policy);
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "HTLSC");
-  kvmeld::cache_options sizes = d.chance(0.5) ? support::with_plan() : kvmeld::cache_options{};
-  sizes.first_layer = d.below(3);
-  sizes.first_kv_head = d.below(3);
-  auto cache = make_cache(memory, policy, sizes);
+  kvmeld::cache_options options = d.chance(0.5) ? support::with_plan() : kvmeld::cache_options{};
+  options.first_layer = d.below(3);
+  options.first_kv_head = d.below(3);
+  auto cache = make_cache(memory, policy, options);
   std::vector<reference::track_state> before(s.tracks());
   std::vector<std::uint32_t> slots, budgets(s.tracks());
   for (std::uint32_t q = 0; q < s.sequences; ++q) {
@@ -145,7 +145,7 @@ void compare_at_once(dice& d, Policy policy, Choose choose, support::tally& coun
     });
   }
   auto const budget = kvmeld::budget::per_track(budgets.data());
-  if (sizes.whole_plan) {
+  if (options.whole_plan) {
     cache.plan(slots, budget);
     cache.apply();
   } else {
@@ -480,9 +480,9 @@ TEST_CASE("draws belong to layer, head, sequence and position, not to slots, wav
     dice rows(7);
     support::engine_memory<float> memory(s);
     memory.fill_sequence(rows, slot, 0, 180, support::texture::noise);
-    kvmeld::cache_options sizes{};
-    sizes.wave_tracks = wave;
-    auto cache = make_cache(memory, p, sizes, threads);
+    kvmeld::cache_options options{};
+    options.wave_tracks = wave;
+    auto cache = make_cache(memory, p, options, threads);
     std::vector<std::uint32_t> order{slot};
     for (std::uint32_t q = 0; q < s.sequences; ++q) {
       cache.open(q, 180, 0, kvmeld::sequence_id{q == slot ? 77 : 5 + q});
@@ -507,12 +507,12 @@ TEST_CASE("draws belong to layer, head, sequence and position, not to slots, wav
   auto const masks = [&](kvmeld::shape const& s, std::uint32_t layer, std::uint32_t head,
                          std::uint64_t seed) {
     support::engine_memory<float> memory(s);
-    kvmeld::cache_options sizes = support::with_plan();
-    sizes.first_layer = layer;
-    sizes.first_kv_head = head;
+    kvmeld::cache_options options = support::with_plan();
+    options.first_layer = layer;
+    options.first_kv_head = head;
     cam::type q = p;
     q.identify.seed = seed;
-    auto cache = make_cache(memory, q, sizes);
+    auto cache = make_cache(memory, q, options);
     cache.open(0, 200, 0, kvmeld::sequence_id{3});
     std::vector<float> scores(200, 1.0f);
     for (std::uint32_t i = 0; i < 180; ++i) scores[i] = 0.3f;

@@ -51,7 +51,7 @@ struct seen {
 template <class Cache>
 seen attend(Cache& cache, std::vector<float> const& q, std::uint32_t queries,
             kvmeld::attention_params const& params = {}) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   seen r{std::vector<float>(queries * s.query_heads() * s.value_dim),
          std::vector<float>(queries * s.query_heads())};
   kvmeld::attention::attend(cache.executor(), {0, 0, queries},

@@ -108,8 +108,8 @@ reference::matrix mean_of(std::vector<reference::matrix> const& heads) {
 // A block of `queries` rows for all tracks of a sequence.
 template <class Cache>
 void observe(dice& d, Cache& cache, std::uint32_t sequence, std::uint32_t queries, std::uint32_t window) {
-  kvmeld::shape const& s = cache.sizes().extent;
-  std::size_t const stride = s.capacity + cache.sizes().members;
+  kvmeld::shape const& s = cache.options().extent;
+  std::size_t const stride = s.capacity + cache.options().members;
   for (std::uint32_t layer = 0; layer < s.layers; ++layer) {
     std::vector<float> rows(s.query_heads() * queries * stride, 9.0f);
     std::vector<reference::ems_state> expected;
@@ -141,13 +141,13 @@ std::size_t merges = 0;  // entries that went into others where results were com
 template <class T, class Cache>
 void compress(Cache& cache, std::uint32_t sequence, std::uint32_t budget, std::uint32_t window, bool literal,
               support::tally& count) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   std::vector<reference::ems_state> before(s.tracks());
   support::for_tracks(s, sequence,
                       [&](kvmeld::track t) { before[t.index] = support::read_ems(cache.ref(), t, window); });
   cache.compress({sequence}, kvmeld::budget::entries(budget));
   support::for_tracks(s, sequence, [&](kvmeld::track t) {
-    auto options = support::ems_options_of(cache.policy(), budget, cache.sizes().members);
+    auto options = support::ems_options_of(cache.policy(), budget, cache.options().members);
     options.literal_product = literal;
     auto const expected = reference::ems_compress(before[t.index], options, support::store_as<T>());
     auto const got = support::read_ems(cache.ref(), t, window);
@@ -173,9 +173,9 @@ void live(dice& d, support::tally& count) {
   kvmeld::shape const s{d.between(1, 2),  d.between(1, 2), d.between(1, 2), d.between(1, 3),
                         d.between(1, 64), value_dim,       n.length + 20};
   support::engine_memory<T> memory(s, d.chance(0.5) ? "LSHTC" : "SLTHC");
-  kvmeld::cache_options sizes{};
-  sizes.members = Merge::facts.shares ? n.members : 0;
-  auto cache = make_cache(memory, policy, sizes);
+  kvmeld::cache_options options{};
+  options.members = Merge::facts.shares ? n.members : 0;
+  auto cache = make_cache(memory, policy, options);
   std::uint32_t const q = s.sequences - 1;
   auto const fill = [&](std::uint32_t first, std::uint32_t count_of) {
     support::for_tracks(s, q, [&](kvmeld::track t) {

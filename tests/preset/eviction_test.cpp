@@ -62,7 +62,7 @@ void compare(dice& d, Policy const& policy, std::uint32_t min_budget, Feed feed,
 // One block, or several where `pieces` is larger.
 template <class Cache>
 void observe_random(dice& d, Cache& cache, std::uint32_t q, std::uint32_t rows, std::uint32_t pieces) {
-  kvmeld::shape const s = cache.sizes().extent;
+  kvmeld::shape const s = cache.options().extent;
   kvmeld::attention_params all;
   all.causal = false;
   for (std::uint32_t layer = 0; layer < s.layers; ++layer) {

@@ -23,7 +23,7 @@ namespace scissorhands = kvmeld::preset::scissorhands;
 // Random rows for one sequence, multiples of 1/1024: p * visible is exact in float.
 template <class Cache>
 std::vector<float> observe_random(dice& d, Cache& cache, std::uint32_t q, std::uint32_t rows) {
-  kvmeld::shape const s = cache.sizes().extent;
+  kvmeld::shape const s = cache.options().extent;
   std::vector<float> p(std::size_t{s.query_heads()} * rows * s.capacity);
   std::uint32_t const most = d.between(1, 200);
   for (float& x : p) x = static_cast<float>(d.below(most + 1)) / 1024.0f;

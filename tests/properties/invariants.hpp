@@ -66,11 +66,11 @@ template <class T, class Policy> struct subject {
 
   subject(support::engine_memory<T> const& m, Policy const& policy, std::uint32_t threads, std::uint32_t wave,
           bool whole)
-      : memory(m), cache(support::make_cache(memory, policy, sizes(wave, whole), threads)) {}
+      : memory(m), cache(support::make_cache(memory, policy, options(wave, whole), threads)) {}
   subject(subject const& other) : memory(other.memory), cache(other.cache.clone(memory.tensors())) {}
   subject& operator=(subject const&) = delete;
 
-  static kvmeld::cache_options sizes(std::uint32_t wave, bool whole) {
+  static kvmeld::cache_options options(std::uint32_t wave, bool whole) {
     kvmeld::cache_options s;
     s.wave_tracks = wave;
     s.whole_plan = whole;

@@ -299,7 +299,7 @@ TEST_CASE("a cache of another table cannot resume, and caches without one save n
   std::size_t const without = none.save(1).size();
   std::size_t const names = std::string("expected_attention").size() - std::string("key_difference").size();
   // And the facts that a table depends on, as a text.
-  kvmeld::kept_facts facts(f.cache.sizes().extent,
+  kvmeld::kept_facts facts(f.cache.options().extent,
                            [](float const*, std::size_t) { return std::vector<float>(); });
   f.cache.policy().score.tell_kept(facts);
   CHECK(bytes.size() == without + names + facts.text().size() + tables(f.cache, 1).size() * sizeof(float));

@@ -254,11 +254,11 @@ TEST_CASE("kvzip: which entries stay after a second reading, over all layers and
   for (int i = 0; i < 20; ++i) {
     kvmeld::shape const s{2, 1, d.between(1, 3), d.between(1, 3), 8, 4, 60};
     support::engine_memory<float> memory(s);
-    kvmeld::cache_options sizes;
-    sizes.budgets_over = kvmeld::budget_scope::all_layers;
+    kvmeld::cache_options options;
+    options.budgets_over = kvmeld::budget_scope::all_layers;
     auto cache = make_cache(
         memory, kvmeld::preset::kvzip::for_budget(kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)),
-        sizes);
+        options);
     std::uint32_t const n = d.between(20, 60), count = 20;
     cache.open(0, n);
     memory.fill_sequence(d, 0, 0, n, support::texture::noise);

@@ -27,7 +27,7 @@ struct history {
 };
 
 template <class Cache> void observe(dice& d, Cache& cache, history& seen, std::uint32_t count) {
-  std::uint32_t const width = cache.sizes().extent.capacity;
+  std::uint32_t const width = cache.options().extent.capacity;
   std::vector<float> p(std::size_t{count} * width);
   for (float& x : p) x = static_cast<float>(d.below(1024)) / 1024.0f;
   for (std::uint32_t r = 0; r < count; ++r)
@@ -40,7 +40,7 @@ template <class Cache> void observe(dice& d, Cache& cache, history& seen, std::u
 template <class Cache> std::vector<double> held(Cache const& cache, std::uint32_t n) {
   std::vector<double> out;
   for (std::uint32_t j = 0; j < n; ++j)
-    out.push_back(support::score_of(cache.ledger(), kvmeld::make_track(cache.sizes().extent, 0, 0, 0), j));
+    out.push_back(support::score_of(cache.ledger(), kvmeld::make_track(cache.options().extent, 0, 0, 0), j));
   return out;
 }
 

@@ -734,12 +734,12 @@ TEST_CASE("a score of one's own reads rows in any layout") {
   kvmeld::policy const p{largest_value{},
                          kvmeld::select::top{kvmeld::quantity::entries(0), kvmeld::quantity::entries(0)},
                          kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
-  kvmeld::cache_options sizes;
-  sizes.extent = s;
+  kvmeld::cache_options options;
+  options.extent = s;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), p,
                              kvmeld::kv{support::int8_rows(k.data(), ks.data(), s, 4),
                                         support::int8_rows(v.data(), vs.data(), s, 4)},
-                             sizes};
+                             options};
   cache.open(0, 40);
   REQUIRE(cache.compress({0}, kvmeld::budget::entries(3)).ok());
   // i * 7 mod 40 is 39, 38, 37 for i = 17, 34, 11.
@@ -759,12 +759,12 @@ void check_long_track(Executor executor, Policy const& p, bool of_values, Rank r
   for (float& x : v) x = static_cast<float>(d.normal());
   for (float& x : scores) x = static_cast<float>(0.5 + d.uniform());
   (of_values ? v[777 * s.value_dim] : k[777 * s.key_dim]) = std::numeric_limits<float>::quiet_NaN();
-  kvmeld::cache_options sizes;
-  sizes.extent = s;
+  kvmeld::cache_options options;
+  options.extent = s;
   kvmeld::merged_cache cache{std::move(executor), p,
                              kvmeld::kv{kvmeld::strided<float>(k.data(), "LSHTC", s, s.key_dim),
                                         kvmeld::strided<float>(v.data(), "LSHTC", s, s.value_dim)},
-                             sizes};
+                             options};
   cache.open(0, n);
   if (of_values) support::set_scores(cache.ledger(), kvmeld::make_track(s, 0, 0, 0), scores);
   std::vector<float> const& rows = of_values ? v : k;

@@ -175,9 +175,9 @@ TEST_CASE("thresholds: what is refused") {
   // Scores that were never observed, also within the budget; budgets that tracks share; too many recents.
   kvmeld::shape const s{1, 1, 2, 1, 1, 1, 8};
   support::engine_memory<float> memory(s);
-  kvmeld::cache_options sizes;
-  sizes.budgets_over = kvmeld::budget_scope::layer;
-  auto cache = support::make_cache(memory, evicting(by), sizes);
+  kvmeld::cache_options options;
+  options.budgets_over = kvmeld::budget_scope::layer;
+  auto cache = support::make_cache(memory, evicting(by), options);
   cache.open(0, 4);
   cache_test::check_text(cache_test::refusal_of([&] { cache.compress({0}, kvmeld::budget::entries(8)); }),
                          {"number of observed rows", "is 0; it must be at least 1"});

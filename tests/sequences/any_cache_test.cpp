@@ -100,7 +100,7 @@ TEST_CASE("any preset behind one type") {
     CHECK(any.needs_observation().when == kvmeld::need_of(policy).when);
     CHECK(any.needs_observation().rows == kvmeld::need_of(policy).rows);
     CHECK(any.valid().ok());
-    CHECK(any.sizes().extent.capacity == 96);
+    CHECK(any.options().extent.capacity == 96);
     CHECK(any.get<decltype(typed)>() != nullptr);
     CHECK(caches.at(name)->name() == any.name());
   });
@@ -156,15 +156,15 @@ TEST_CASE("groups of layers are caches side by side") {
   constexpr kvmeld::shape full{2, 1, 2, 1, 12, 8, 64}, window{2, 1, 2, 1, 12, 8, 24};
   support::engine_memory<float> a(full), b(window);
   std::vector<std::unique_ptr<kvmeld::any_cache>> groups;
-  kvmeld::cache_options sizes{};
+  kvmeld::cache_options options{};
   groups.push_back(kvmeld::make_any_cache(
       support::make_cache(a,
                           kvmeld::preset::chelsea::with_schedule(
                               support::steep(), kvmeld::quantity::entries(2), kvmeld::quantity::entries(4)),
-                          sizes)));
-  sizes.first_layer = 2;
+                          options)));
+  options.first_layer = 2;
   groups.push_back(
-      kvmeld::make_any_cache(support::make_cache(b, kvmeld::preset::streaming_llm::with_sinks(0), sizes)));
+      kvmeld::make_any_cache(support::make_cache(b, kvmeld::preset::streaming_llm::with_sinks(0), options)));
   support::dice d(3);
   a.fill_sequence(d, 0, 0, 20, support::texture::walk);
   b.fill_sequence(d, 0, 0, 20, support::texture::walk);

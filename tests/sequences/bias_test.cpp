@@ -20,11 +20,11 @@ template <class Policy>
 std::string made_with(Policy const& policy, kvmeld::bias_support bias,
                       kvmeld::plan_scope scope = kvmeld::plan_scope::head, bool ignore = false) {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.bias = bias;
-  sizes.scope = scope;
-  sizes.ignore_degree = ignore;
-  return refusal_of([&] { support::make_cache(memory, policy, sizes); });
+  kvmeld::cache_options options{};
+  options.bias = bias;
+  options.scope = scope;
+  options.ignore_degree = ignore;
+  return refusal_of([&] { support::make_cache(memory, policy, options); });
 }
 
 }  // namespace

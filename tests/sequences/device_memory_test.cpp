@@ -321,10 +321,10 @@ TEST_CASE("an identifier never needs more rounds than it says") {
 TEST_CASE("where lengths cannot be looked at, a plan is of the past once its sequence has grown") {
   support::dice d(3);
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.extent = extent;
+  kvmeld::cache_options options = support::with_plan();
+  options.extent = extent;
   auto const policy = kvmeld::preset::streaming_llm::with_sinks();
-  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), sizes};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, memory.tensors(), options};
   far.open(0, 40);
   far.plan({0}, budget::entries(20));
   far.append({0}, {2});
@@ -358,10 +358,10 @@ TEST_CASE("pages that became shared without a word do not make padded tracks lon
   kvmeld::shape const s{1, 1, 2, 1, 12, 8, 96};
   for (auto fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
     tensor keys(s, s.key_dim), values(s, s.value_dim);
-    kvmeld::cache_options sizes{s};
-    sizes.padded = true;
+    kvmeld::cache_options options{s};
+    options.padded = true;
     kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
-                             kvmeld::kv{keys.view(), values.view()}, sizes};
+                             kvmeld::kv{keys.view(), values.view()}, options};
     far.open(0, 60);
     for (std::uint32_t page = 0; page < 4; ++page)
       keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;  // slots 0 to 31

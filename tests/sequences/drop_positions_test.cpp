@@ -82,9 +82,9 @@ template <class Policy> void drops(char const* name, Policy const& policy) {
   CAPTURE(std::string(name));
   support::engine_memory<float> memory(extent);
   support::dice d(21);
-  kvmeld::cache_options sizes{};
-  sizes.stats = true;
-  auto cache = cache_for(memory, policy, sizes);
+  kvmeld::cache_options options{};
+  options.stats = true;
+  auto cache = cache_for(memory, policy, options);
   open(cache, d, 0, 70, 3, 5);
   open(cache, d, 1, 40);
   std::vector<std::uint32_t> table(extent.tracks());
@@ -121,7 +121,7 @@ auto plain(support::engine_memory<float>& memory, std::uint32_t tokens, std::uin
 template <class Cache> std::vector<position_t> positions(Cache const& cache, std::uint32_t q = 0) {
   std::vector<position_t> out;
   auto const x = cache.ref();
-  kvmeld::track const t = kvmeld::make_track(cache.sizes().extent, 1, q, 1);
+  kvmeld::track const t = kvmeld::make_track(cache.options().extent, 1, q, 1);
   for (kvmeld::slot_t s = 0; s < x.length(t); ++s) out.push_back(x.position(t, s));
   return out;
 }
@@ -282,9 +282,9 @@ TEST_CASE("heads that share a plan keep the same entries") {
   for (auto scope : {kvmeld::plan_scope::layer, kvmeld::plan_scope::all_layers}) {
     support::engine_memory<float> memory(extent);
     support::dice d(9);
-    kvmeld::cache_options sizes{};
-    sizes.scope = scope;
-    auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks(2), sizes);
+    kvmeld::cache_options options{};
+    options.scope = scope;
+    auto cache = cache_for(memory, kvmeld::preset::streaming_llm::with_sinks(2), options);
     open(cache, d, 0, 60);
     cache.compress({0}, budget::entries(40));
     drop(cache, 0, 30, 52);
@@ -395,11 +395,11 @@ TEST_CASE("rows that are shared do not move: refused, or where the host cannot a
 
 TEST_CASE("heads that share a plan keep what one of them may not write") {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{extent};
-  sizes.scope = kvmeld::plan_scope::layer;
+  kvmeld::cache_options options{extent};
+  options.scope = kvmeld::plan_scope::layer;
   auto const plain = memory.tensors();
   kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(2),
-                           kvmeld::kv{shared_by_head_1(plain.keys), shared_by_head_1(plain.values)}, sizes};
+                           kvmeld::kv{shared_by_head_1(plain.keys), shared_by_head_1(plain.values)}, options};
   far.open(0, 40);
   far.drop_positions(0, 15, 25);
   far.sync_lengths(0);

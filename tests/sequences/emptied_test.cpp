@@ -15,9 +15,9 @@ constexpr kvmeld::shape extent{1, 2, 2, 2, 12, 8, 72};
 template <class Policy>
 std::vector<support::byte_list> live(Policy const& policy, bool poisoned, bool zeroed) {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.zero_emptied = zeroed;
-  auto cache = cache_for(memory, policy, sizes);
+  kvmeld::cache_options options{};
+  options.zero_emptied = zeroed;
+  auto cache = cache_for(memory, policy, options);
   support::dice d(3);
   for (std::uint32_t q : {0u, 1u}) open(cache, d, q, 60 - 7 * q);
   auto const compress = [&](std::uint32_t entries) {

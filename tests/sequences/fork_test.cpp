@@ -49,9 +49,9 @@ template <class Tensor> void copies_rows(char const* name) {
   CAPTURE(std::string(name));
   constexpr kvmeld::shape s{1, 2, 2, 1, 16, 8, 40};
   Tensor keys(s, s.key_dim), values(s, s.value_dim);
-  kvmeld::cache_options sizes{s};
+  kvmeld::cache_options options{s};
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                             kvmeld::kv{keys.view(), values.view()}, sizes};
+                             kvmeld::kv{keys.view(), values.view()}, options};
   support::dice d(5);
   open(cache, d, 1, 37);
   auto const rows = rows_of(cache, 1);

@@ -69,9 +69,9 @@ std::vector<std::uint32_t> launches_of_step(std::uint32_t tokens) {
 template <class Policy>
 std::uint32_t launches_of(Policy const& policy, kvmeld::shape const& extent, std::uint32_t tokens,
                           std::uint32_t left) {
-  kvmeld::cache_options sizes{extent};
-  if (kvmeld::shares_entries<typename Policy::merge_type>::value) sizes.members = 2 * left;
-  kvmeld::merged_cache cache{counting_executor(), policy, no_rows(extent), sizes};
+  kvmeld::cache_options options{extent};
+  if (kvmeld::shares_entries<typename Policy::merge_type>::value) options.members = 2 * left;
+  kvmeld::merged_cache cache{counting_executor(), policy, no_rows(extent), options};
   std::vector<std::uint32_t> all(extent.sequences);
   std::iota(all.begin(), all.end(), 0u);
   std::vector<float> const weights(std::size_t{extent.query_heads()} * tokens);

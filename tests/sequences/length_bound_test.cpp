@@ -31,11 +31,11 @@ struct deferred_executor : kvmeld::host_executor {
 };
 
 template <class Policy> auto deferred_cache(support::engine_memory<float>& memory, Policy const& policy) {
-  kvmeld::cache_options sizes{};
-  sizes.extent = memory.extent;
-  sizes.whole_plan = true;
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
-  return kvmeld::merged_cache{deferred_executor(1), policy, memory.tensors(), sizes};
+  kvmeld::cache_options options{};
+  options.extent = memory.extent;
+  options.whole_plan = true;
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
+  return kvmeld::merged_cache{deferred_executor(1), policy, memory.tensors(), options};
 }
 
 // As the ledger has it, which is in host memory here.
@@ -162,11 +162,11 @@ TEST_CASE("to know lengths, the host copies numbers of tracks and sequences, and
   counting_executor executor(1);
   executor.copied = &copied;
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
+  kvmeld::cache_options options{};
+  options.extent = extent;
   auto const policy = kvmeld::preset::chelsea::with_schedule(
       {0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
-  kvmeld::merged_cache cache{executor, policy, memory.tensors(), sizes};
+  kvmeld::merged_cache cache{executor, policy, memory.tensors(), options};
   cache.open(0, 60);
   CHECK(cache.lengths_known(0));
   cache.compress({0}, budget::entries(40), kvmeld::shortfall::keep);
@@ -179,7 +179,7 @@ TEST_CASE("to know lengths, the host copies numbers of tracks and sequences, and
   CHECK(copied < extent.slots());  // the flags of entries alone are a byte each
   // A saved sequence is one of three.
   kvmeld::arena whole;
-  kvmeld::detail::carve_ledger(whole, sizes, cache.ledger().channels, cache.ledger().table_floats);
+  kvmeld::detail::carve_ledger(whole, options, cache.ledger().channels, cache.ledger().table_floats);
   copied = 0;
   std::vector<std::byte> const saved = cache.save(0);
   CHECK(copied > saved.size() / 2);
@@ -215,14 +215,14 @@ TEST_CASE("pages that may be shared keep a track above its budget, and the host'
   using tensor = layout_test::paged_tensor<float, 8>;
   tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
   for (std::uint32_t page = 0; page < 3; ++page) keys.shared[static_cast<std::size_t>(keys.table[page])] = 1;
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
-  sizes.budgets_over = kvmeld::budget_scope::layer;
+  kvmeld::cache_options options{};
+  options.extent = extent;
+  options.budgets_over = kvmeld::budget_scope::layer;
   auto const policy = kvmeld::preset::h2o::defaults();
   auto const in_scope = [](kvmeld::budget_scope among) { return budget::entries(10).over(among); };
   for (auto among : {kvmeld::budget_scope::head, kvmeld::budget_scope::layer}) {
     CAPTURE(int(among));
-    kvmeld::merged_cache cache{deferred_executor(1), policy, kvmeld::kv{keys.view(), values.view()}, sizes};
+    kvmeld::merged_cache cache{deferred_executor(1), policy, kvmeld::kv{keys.view(), values.view()}, options};
     CHECK_FALSE(cache.exact());
     support::dice d(4);
     for (std::uint32_t q : {0u, 1u}) {
@@ -247,7 +247,8 @@ TEST_CASE("pages that may be shared keep a track above its budget, and the host'
   }
   // The host sees the rows itself: a budget that cannot be met is refused, one that can is met.
   auto const recent = kvmeld::preset::streaming_llm::with_sinks(2);
-  kvmeld::merged_cache here{kvmeld::host_executor(1), recent, kvmeld::kv{keys.view(), values.view()}, sizes};
+  kvmeld::merged_cache here{kvmeld::host_executor(1), recent, kvmeld::kv{keys.view(), values.view()},
+                            options};
   here.open(0, 40);
   CHECK(here.exact());
   CHECK(here.length_after(0, budget::entries(30)) == 30);

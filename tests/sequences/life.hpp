@@ -45,9 +45,9 @@ template <class F> void each_policy(F f) {
 }
 
 template <class T, class Policy>
-auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {}) {
-  sizes.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
-  return support::make_cache(memory, policy, sizes);
+auto cache_for(support::engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options options = {}) {
+  options.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
+  return support::make_cache(memory, policy, options);
 }
 
 template <class Cache> float degree(Cache const& cache, kvmeld::track t, kvmeld::slot_t s) {
@@ -57,7 +57,7 @@ template <class Cache> float degree(Cache const& cache, kvmeld::track t, kvmeld:
 // Scores for every entry of a sequence, in every channel, as if attention had been observed, and a table as
 // if queries had.
 template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t slot) {
-  support::for_tracks(cache.sizes().extent, slot, [&](kvmeld::track t) {
+  support::for_tracks(cache.options().extent, slot, [&](kvmeld::track t) {
     for (std::uint32_t c = 0; c < cache.ledger().channels.count; ++c) {
       support::set_scores(cache.ledger(), t, support::random_scores(d, cache.ref().length(t)), c);
       if (cache.ledger().members.capacity == 0) continue;
@@ -71,7 +71,7 @@ template <class Cache> void score(Cache& cache, support::dice& d, std::uint32_t 
 
 // Rows of `n` tokens behind what each track holds.
 template <class Cache> void write_rows(Cache& cache, support::dice& d, std::uint32_t slot, std::uint32_t n) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   auto const x = cache.ref();
   support::for_tracks(s, slot, [&](kvmeld::track t) {
     std::uint32_t const from = cache.ledger().is_open[slot] != 0 ? x.length(t) : 0;
@@ -105,7 +105,7 @@ support::byte_list rows_of(Cache const& cache, std::uint32_t slot, std::uint32_t
                            std::uint32_t last = 0xffffffffu) {
   support::byte_list out;
   auto const x = cache.ref();
-  support::for_tracks(cache.sizes().extent, slot, [&](kvmeld::track t) {
+  support::for_tracks(cache.options().extent, slot, [&](kvmeld::track t) {
     for (std::uint32_t s = first; s < kvmeld::min_of(last, x.length(t)); ++s) {
       for (auto const& row : {support::get_row(x.keys, t, s), support::get_row(x.values, t, s)}) {
         auto const bytes = support::bytes_of(row);
@@ -128,8 +128,8 @@ template <class Cache, class Other>
 void copy_rows(Cache const& from, std::uint32_t slot, Other& to, std::uint32_t other) {
   auto const x = from.ref();
   auto const y = to.ref();
-  support::for_tracks(from.sizes().extent, slot, [&](kvmeld::track t) {
-    kvmeld::track const u = kvmeld::make_track(to.sizes().extent, t.layer, other, t.kv_head);
+  support::for_tracks(from.options().extent, slot, [&](kvmeld::track t) {
+    kvmeld::track const u = kvmeld::make_track(to.options().extent, t.layer, other, t.kv_head);
     for (std::uint32_t s = 0; s < x.length(t); ++s) {
       support::put_row(y.keys, u, s, support::get_row(x.keys, t, s));
       support::put_row(y.values, u, s, support::get_row(x.values, t, s));

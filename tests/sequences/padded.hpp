@@ -23,9 +23,9 @@ template <class F> void each_padded_policy(F f) {
   });
 }
 
-inline kvmeld::cache_options padded(kvmeld::cache_options sizes = {}) {
-  sizes.padded = true;
-  return sizes;
+inline kvmeld::cache_options padded(kvmeld::cache_options options = {}) {
+  options.padded = true;
+  return options;
 }
 
 // Slots of a track that hold an entry, by degree alone.

@@ -204,9 +204,9 @@ TEST_CASE("rows of empty slots are zeros, however many they are") {
   kvmeld::shape const s{1, 1, 2, 1, 4, 4, 700};
   support::engine_memory<float> memory(s);
   support::dice d(21);
-  kvmeld::cache_options sizes{s};
-  sizes.padded = true;
-  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(), sizes);
+  kvmeld::cache_options options{s};
+  options.padded = true;
+  auto cache = support::make_cache(memory, kvmeld::preset::streaming_llm::with_sinks(), options);
   memory.fill_sequence(d, 0, 0, 690, support::texture::noise);
   cache.open(0, 690);
   std::vector<std::uint32_t> const table{640, 10};
@@ -289,10 +289,10 @@ TEST_CASE("observed entries get the scores they would get without empty slots") 
 
 TEST_CASE("layers of one plan each are padded to the longest layer") {
   padded_pair x(kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(3), extent, 2);
-  kvmeld::cache_options sizes{extent};
-  sizes.scope = kvmeld::plan_scope::layer;
-  sizes.bias = kvmeld::bias_support::shared;
-  kvmeld::merged_cache cache{kvmeld::host_executor(1), x.cache.policy(), x.memory.tensors(), padded(sizes)};
+  kvmeld::cache_options options{extent};
+  options.scope = kvmeld::plan_scope::layer;
+  options.bias = kvmeld::bias_support::shared;
+  kvmeld::merged_cache cache{kvmeld::host_executor(1), x.cache.policy(), x.memory.tensors(), padded(options)};
   cache.open(0, 60);
   std::vector<std::uint32_t> table(extent.tracks());
   support::for_tracks(extent, 0, [&](kvmeld::track t) { table[t.index] = t.layer == 0 ? 20 : 31; });

@@ -64,9 +64,9 @@ struct pool {
 };
 
 template <class Executor, class Policy> auto cache_over(pool& p, Policy const& policy, bool pads) {
-  kvmeld::cache_options sizes{extent};
-  sizes.padded = pads;
-  return kvmeld::merged_cache{Executor(1), policy, p.tensors(), sizes};
+  kvmeld::cache_options options{extent};
+  options.padded = pads;
+  return kvmeld::merged_cache{Executor(1), policy, p.tensors(), options};
 }
 
 // A sequence with a past: compressed to budgets of every track's own, and a few tokens more.
@@ -268,9 +268,9 @@ TEST_CASE("an executor whose memory the host cannot read writes and adopts the s
     support::dice d(8), e(8);
     auto const policy = kvmeld::preset::streaming_llm::with_sinks(3);
     auto near = cache_over<kvmeld::host_executor>(near_pool, policy, pads);
-    kvmeld::cache_options sizes{extent};
-    sizes.padded = pads;
-    kvmeld::merged_cache far{support::fenced_executor(), policy, far_pool.tensors(), sizes};
+    kvmeld::cache_options options{extent};
+    options.padded = pads;
+    kvmeld::merged_cache far{support::fenced_executor(), policy, far_pool.tensors(), options};
     live(near, d, 0);
     far.resume(0, near.save(0));
     far_pool.keys.memory = near_pool.keys.memory;
@@ -306,10 +306,10 @@ TEST_CASE("adopted entries can be frozen and forked where the host has only boun
     CAPTURE(pads);
     kvmeld::shape const s{1, 2, 2, 1, 2, 1, 8};
     support::engine_memory<float> memory(s);
-    kvmeld::cache_options sizes{s};
-    sizes.padded = pads;
+    kvmeld::cache_options options{s};
+    options.padded = pads;
     kvmeld::merged_cache far{support::fenced_executor(), kvmeld::preset::streaming_llm::with_sinks(1),
-                             memory.tensors(), sizes};
+                             memory.tensors(), options};
     std::vector<float> const degree{1, 1, 1, 1, /**/ 1, 2, 0, 0};
     std::vector<kvmeld::position_t> const position{0, 1, 2, 3, /**/ 0, 2, 0, 0};
     far.adopt(0, 4, 9, kvmeld::entry_metadata{degree.data(), position.data(), {0, 4}});

@@ -149,10 +149,10 @@ TEST_CASE("resume refuses by name") {
 
 TEST_CASE("resume refuses another cache's ledger") {
   world w;
-  auto const elsewhere = [&](kvmeld::shape const& s, auto const& policy, kvmeld::cache_options sizes,
+  auto const elsewhere = [&](kvmeld::shape const& s, auto const& policy, kvmeld::cache_options options,
                              std::initializer_list<char const*> parts) {
     support::engine_memory<float> memory(s);
-    auto cache = support::make_cache(memory, policy, sizes);
+    auto cache = support::make_cache(memory, policy, options);
     refused(
         cache, memory, [&](auto& c) { c.resume(0, w.bytes); }, parts);
   };
@@ -168,12 +168,12 @@ TEST_CASE("resume refuses another cache's ledger") {
   shaped({1, 2, 1, 1, 4, 6, 16}, {"resume: shape.value_dim of the saved ledger is 4", "6"});
   shaped({1, 2, 1, 1, 4, 4, 5}, {"resume: number of entries of a track of the saved ledger is 6",
                                  "it must be at most 5, the capacity of this cache"});
-  kvmeld::cache_options sizes{};
-  sizes.first_layer = 3;
-  elsewhere(extent, policy, sizes, {"resume: options.first_layer of the saved ledger is 0", "3"});
-  sizes = {};
-  sizes.first_kv_head = 4;
-  elsewhere(extent, policy, sizes, {"resume: options.first_kv_head of the saved ledger is 0", "4"});
+  kvmeld::cache_options options{};
+  options.first_layer = 3;
+  elsewhere(extent, policy, options, {"resume: options.first_layer of the saved ledger is 0", "3"});
+  options = {};
+  options.first_kv_head = 4;
+  elsewhere(extent, policy, options, {"resume: options.first_kv_head of the saved ledger is 0", "4"});
   elsewhere(extent, policy, support::with_plan(4),
             {"resume: options.members of the saved ledger is 0", "it must be 4, as in this cache"});
   elsewhere(extent, kvmeld::preset::streaming_llm::with_sinks(1), {},

@@ -17,9 +17,9 @@ namespace {
 
 constexpr kvmeld::shape extent{1, 2, 2, 1, 12, 8, 96};
 
-template <class Policy> std::string construction(Policy const& policy, kvmeld::cache_options sizes) {
+template <class Policy> std::string construction(Policy const& policy, kvmeld::cache_options options) {
   support::engine_memory<float> memory(extent);
-  return refusal_of([&] { cache_for(memory, policy, sizes); });
+  return refusal_of([&] { cache_for(memory, policy, options); });
 }
 
 // 20 entries in one head, 30 in the other.
@@ -33,31 +33,31 @@ template <class Cache> void make_uneven(Cache& cache) {
 
 TEST_CASE("which caches cannot be padded") {
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
-  kvmeld::cache_options sizes = padded(support::with_plan());
-  check_text(construction(policy, sizes), {"merged_cache: options: padded is true",
-                                           "it must be false with options.whole_plan, whose plans may be "
-                                           "edited to lengths that the host does not know"});
-  sizes = padded();
-  check_text(construction(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes),
+  kvmeld::cache_options options = padded(support::with_plan());
+  check_text(construction(policy, options), {"merged_cache: options: padded is true",
+                                             "it must be false with options.whole_plan, whose plans may be "
+                                             "edited to lengths that the host does not know"});
+  options = padded();
+  check_text(construction(kvmeld::preset::ems::shared(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), options),
              {"merged_cache: options: padded is true", "shares entries",
               "it must be false, because the policy shares entries and no bias per slot can express members "
               "(or use preset::ems::collapsed)"});
-  CHECK(construction(kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), sizes) ==
+  CHECK(construction(kvmeld::preset::ems::collapsed(kvmeld::quantity::entries(6), 6, 0.3f, 2.0), options) ==
         "");
-  CHECK(construction(policy, sizes) == "");
+  CHECK(construction(policy, options) == "");
   for (auto bias : {kvmeld::bias_support::shared, kvmeld::bias_support::none}) {
-    sizes.bias = bias;
-    sizes.scope = kvmeld::plan_scope::head;
-    sizes.ignore_degree = true;
+    options.bias = bias;
+    options.scope = kvmeld::plan_scope::head;
+    options.ignore_degree = true;
     check_text(
-        construction(policy, sizes),
+        construction(policy, options),
         {"merged_cache: options: padded is true",
          "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
          "or to shared with options.scope layer or all_layers)",
          "it must be false, because empty slots are masked by a bias (or set options.bias to per_head, "
          "or to shared with options.scope layer or all_layers)"});
-    sizes.scope = kvmeld::plan_scope::layer;
-    CHECK((construction(policy, sizes) == "") == (bias == kvmeld::bias_support::shared));
+    options.scope = kvmeld::plan_scope::layer;
+    CHECK((construction(policy, options) == "") == (bias == kvmeld::bias_support::shared));
   }
 }
 

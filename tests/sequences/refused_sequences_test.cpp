@@ -62,9 +62,9 @@ TEST_CASE("fork refuses") {
 TEST_CASE("fork refuses to copy into pages that are shared") {
   using tensor = layout_test::paged_tensor<float, 8>;
   tensor keys(extent, extent.key_dim), values(extent, extent.value_dim);
-  kvmeld::cache_options const sizes{extent};
+  kvmeld::cache_options const options{extent};
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                             kvmeld::kv{keys.view(), values.view()}, sizes};
+                             kvmeld::kv{keys.view(), values.view()}, options};
   cache.open(0, 20);
   auto const page = static_cast<std::size_t>(values.table[2 * tensor::pages(extent) + 1]);
   values.shared[page] = 1;  // slots 8 to 15 of sequence 2

@@ -34,9 +34,9 @@ void counts_from_the_end(char const* name, Policy const& policy, rope_pairing pa
   CAPTURE(equal);
   support::engine_memory<float> memory(extent);
   support::dice d(31);
-  kvmeld::cache_options sizes{};
-  sizes.padded = pads;
-  auto cache = cache_for(memory, policy, sizes);
+  kvmeld::cache_options options{};
+  options.padded = pads;
+  auto cache = cache_for(memory, policy, options);
   open(cache, d, 1, 70);
   std::vector<std::uint32_t> table(extent.tracks());
   for (std::uint32_t& n : table) n = d.between(28, 50);

@@ -13,7 +13,7 @@ constexpr kvmeld::shape extent{2, 2, 2, 2, 12, 8, 96};
 
 // The queries and log-sum-exps of a sequence's last token feed the score, as in an engine.
 template <class Cache> support::byte_list attend(Cache& cache, support::dice& d, std::uint32_t slot) {
-  kvmeld::shape const& s = cache.sizes().extent;
+  kvmeld::shape const& s = cache.options().extent;
   std::uint32_t const heads = s.query_heads();
   std::vector<float> q(std::size_t{heads} * s.key_dim), out(std::size_t{heads} * s.value_dim), lse(heads);
   support::byte_list bytes;

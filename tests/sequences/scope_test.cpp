@@ -14,10 +14,10 @@ namespace {
 constexpr kvmeld::shape extent{2, 3, 4, 1, 12, 8, 80};
 
 kvmeld::cache_options scoped(plan_scope scope, std::uint32_t wave = 0) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.scope = scope;
-  sizes.wave_tracks = wave;
-  return sizes;
+  kvmeld::cache_options options = support::with_plan();
+  options.scope = scope;
+  options.wave_tracks = wave;
+  return options;
 }
 
 // What of a track follows from its plan.
@@ -223,9 +223,9 @@ TEST_CASE("heads that share a plan rank entries by the mean of their scores") {
   kvmeld::policy const best{kvmeld::score::global{},
                             kvmeld::select::top{zero, zero, kvmeld::quantity::rest_of_budget()},
                             kvmeld::identify::evict_rest{}, kvmeld::merge::drop{}};
-  kvmeld::cache_options sizes{};
-  sizes.scope = plan_scope::layer;
-  auto cache = support::make_cache(memory, best, sizes);
+  kvmeld::cache_options options{};
+  options.scope = plan_scope::layer;
+  auto cache = support::make_cache(memory, best, options);
   cache.open(0, 20);
   std::vector<std::pair<double, long>> mean(20);
   for (long i = 0; i < 20; ++i) mean[static_cast<std::size_t>(i)] = {0.0, i};
@@ -303,10 +303,10 @@ TEST_CASE("scopes refuse tracks with other shared pages") {
     explicit uneven(support::paged<float> const& p) : support::paged<float>(p) {}
     bool writable(kvmeld::track t, kvmeld::slot_t s) const { return t.kv_head != 1 || s >= 6; }
   };
-  kvmeld::cache_options sizes = scoped(plan_scope::layer);
-  sizes.extent = extent;
+  kvmeld::cache_options options = scoped(plan_scope::layer);
+  options.extent = extent;
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::streaming_llm::with_sinks(2),
-                             kvmeld::kv{uneven(keys.view()), uneven(values.view())}, sizes};
+                             kvmeld::kv{uneven(keys.view()), uneven(values.view())}, options};
   cache.open(0, 40);
   cache_test::check_text(
       cache_test::refusal_of([&] { cache.compress({0}, budget::entries(20)); }),

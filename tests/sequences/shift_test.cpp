@@ -118,9 +118,9 @@ void same_logits(char const* name, Policy const& policy, rope_pairing pairing, b
   CAPTURE(pads);
   support::engine_memory<float> memory(extent);
   support::dice d(12);
-  kvmeld::cache_options sizes{};
-  sizes.padded = pads;
-  auto cache = cache_for(memory, policy, sizes);
+  kvmeld::cache_options options{};
+  options.padded = pads;
+  auto cache = cache_for(memory, policy, options);
   open(cache, d, 0, 70);
   std::vector<std::uint32_t> table(extent.tracks());
   for (std::uint32_t& n : table) n = d.between(28, 50);
@@ -295,9 +295,9 @@ TEST_CASE("which shifts are refused") {
   CHECK(cache.tokens(0) == 50);
   // Values that are channels of the keys.
   kvmeld::strided<float> const keys = memory.tensors().keys;
-  kvmeld::cache_options sizes{extent};
+  kvmeld::cache_options options{extent};
   kvmeld::merged_cache latent{kvmeld::host_executor(1), cache.policy(),
-                              kvmeld::kv{keys, kvmeld::latent(keys, extent.value_dim)}, sizes};
+                              kvmeld::kv{keys, kvmeld::latent(keys, extent.value_dim)}, options};
   latent.open(0, 40);
   cache_test::check_text(cache_test::refusal_of([&] { latent.shift(0, 5, rope); }),
                          {"shift: rope.pairing is a rotation"});
@@ -315,20 +315,20 @@ TEST_CASE("shared rows do not turn: refused, or where the host cannot ask, found
   keys.shared[static_cast<std::size_t>(keys.table[1])] = 1;  // slots 8 to 15 of sequence 0
   auto const policy = kvmeld::preset::streaming_llm::with_sinks(2);
   kvmeld::kv const tensors{keys.view(), values.view()};
-  kvmeld::cache_options const sizes{extent};
+  kvmeld::cache_options const options{extent};
   auto const rope = rope_of(rope_pairing::half_split);
   support::dice d(4);
   support::for_tracks(extent, 0, [&](kvmeld::track t) {
     auto const k = support::random_rows(d, 30, extent.key_dim, support::texture::noise);
     for (std::uint32_t s = 0; s < 30; ++s) support::put_row(tensors.keys, t, s, k[s]);
   });
-  kvmeld::merged_cache near{kvmeld::host_executor(1), policy, tensors, sizes};
+  kvmeld::merged_cache near{kvmeld::host_executor(1), policy, tensors, options};
   near.open(0, 30);
   auto const before = keys.memory;
   cache_test::check_text(cache_test::refusal_of([&] { near.shift(0, 9, rope); }),
                          {"shift: slot 8 of track (layer 0, sequence 0, head 0) is not writable"});
   CHECK(keys.memory == before);
-  kvmeld::merged_cache far{support::fenced_executor(), policy, tensors, sizes};
+  kvmeld::merged_cache far{support::fenced_executor(), policy, tensors, options};
   far.open(0, 30);
   far.shift(0, 9, rope);
   far.sync_lengths(0);

@@ -21,7 +21,7 @@ constexpr kvmeld::shape extent{2, 3, 3, 1, 12, 8, 96};
 template <class Cache> void spoil(Cache& cache, kvmeld::track t, std::uint32_t from, std::uint32_t n) {
   for (std::uint32_t i = from; i < from + n; ++i) {
     support::put_row(cache.ref().keys, t, i,
-                     std::vector<float>(cache.sizes().extent.key_dim, kvmeld::bits_float(0x7fc00000u)));
+                     std::vector<float>(cache.options().extent.key_dim, kvmeld::bits_float(0x7fc00000u)));
   }
 }
 
@@ -160,14 +160,14 @@ TEST_CASE(
 
 TEST_CASE("pages that may not be written are kept, and their track is out of the split") {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes = over(budget_scope::layer);
-  sizes.extent = extent;
+  kvmeld::cache_options options = over(budget_scope::layer);
+  options.extent = extent;
   auto const x = memory.tensors();
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
     kvmeld::merged_cache cache{support::fenced_executor(), p, kvmeld::kv{held(x.keys), held(x.values)},
-                               sizes};
+                               options};
     cache.open(0, 70);
     std::vector<float> probabilities(extent.kv_heads * 96);
     support::dice d(11);
@@ -192,10 +192,10 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
     for (budget_scope among : splits) {
       support::engine_memory<float> memory(extent), far_memory(extent);
       support::dice d(12);
-      kvmeld::cache_options sizes = over(among);
-      sizes.extent = extent;
-      auto near = cache_for(memory, p, sizes);
-      kvmeld::merged_cache far{support::fenced_executor(), p, far_memory.tensors(), sizes};
+      kvmeld::cache_options options = over(among);
+      options.extent = extent;
+      auto near = cache_for(memory, p, options);
+      kvmeld::merged_cache far{support::fenced_executor(), p, far_memory.tensors(), options};
       for (std::uint32_t q : {0u, 2u}) {
         open(near, d, q, 75 - q);
         auto const bytes = near.save(q);
@@ -231,10 +231,10 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
 TEST_CASE("devices: a track of a shared budget is bounded by what it held, and by the sum") {
   auto const p = kvmeld::preset::h2o::defaults();
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes = over(budget_scope::layer);
-  sizes.extent = extent;
-  kvmeld::merged_cache far{support::fenced_executor(), p, memory.tensors(), sizes};
-  auto near = cache_for(memory, p, sizes);
+  kvmeld::cache_options options = over(budget_scope::layer);
+  options.extent = extent;
+  kvmeld::merged_cache far{support::fenced_executor(), p, memory.tensors(), options};
+  auto near = cache_for(memory, p, options);
   support::dice d(13);
   open(near, d, 0, 70);
   far.resume(0, near.save(0));
@@ -251,10 +251,10 @@ TEST_CASE("devices: a track of a shared budget is bounded by what it held, and b
 TEST_CASE("padded tracks hold the sum, besides empty slots") {
   support::engine_memory<float> memory(extent);
   support::dice d(13);
-  kvmeld::cache_options sizes;
-  sizes.budgets_over = budget_scope::layer;
-  sizes.padded = true;
-  auto cache = cache_for(memory, policies()[1].second, sizes);
+  kvmeld::cache_options options;
+  options.budgets_over = budget_scope::layer;
+  options.padded = true;
+  auto cache = cache_for(memory, policies()[1].second, options);
   open(cache, d, 0, 70);
   for (int round = 0; round < 2; ++round) {
     cache.compress({0}, budget::entries(30).over(budget_scope::layer));
@@ -267,9 +267,9 @@ TEST_CASE("padded tracks hold the sum, besides empty slots") {
 
 TEST_CASE("shared budgets are refused where nothing could be shared") {
   support::engine_memory<float> memory(extent);
-  auto const refuses = [&](auto const& p, kvmeld::cache_options const& sizes, budget b,
+  auto const refuses = [&](auto const& p, kvmeld::cache_options const& options, budget b,
                            std::initializer_list<char const*> parts) {
-    auto cache = cache_for(memory, p, sizes);
+    auto cache = cache_for(memory, p, options);
     cache.open(0, 60);
     cache_test::refused(
         cache, memory, [&](auto& c) { c.compress({0}, b); }, parts);
@@ -344,12 +344,12 @@ TEST_CASE("tracks that share a budget are planned in parts of any size, and the 
           CAPTURE(padded);
           CAPTURE(static_cast<int>(fallback));
           auto const life = [&](std::uint32_t wave) {
-            kvmeld::cache_options sizes = over(among, wave);
-            sizes.padded = padded;
-            sizes.whole_plan = !padded;
-            sizes.stats = true;
+            kvmeld::cache_options options = over(among, wave);
+            options.padded = padded;
+            options.whole_plan = !padded;
+            options.stats = true;
             support::engine_memory<float> memory(extent);
-            auto cache = cache_for(memory, one.second, sizes);
+            auto cache = cache_for(memory, one.second, options);
             support::dice d(61);
             std::vector<double> seen;
             for (std::uint32_t q : {0u, 2u}) open(cache, d, q, 80 - q, q);
@@ -400,32 +400,32 @@ TEST_CASE("a plan over a shared budget is the same in parts, and applies") {
 }
 
 TEST_CASE("waves hold whole splits, or a part of one") {
-  kvmeld::cache_options sizes{extent};
+  kvmeld::cache_options options{extent};
   for (std::uint32_t wanted : {0u, 1u, 2u, 4u, 7u, 100u}) {
-    sizes.wave_tracks = wanted;
+    options.wave_tracks = wanted;
     for (budget_scope among : splits) {
-      sizes.budgets_over = among;
-      std::uint32_t const tracks = kvmeld::detail::tracks_of_wave(sizes, 1),
+      options.budgets_over = among;
+      std::uint32_t const tracks = kvmeld::detail::tracks_of_wave(options, 1),
                           split = kvmeld::tracks_per_split(among, extent);
       CHECK((tracks % split == 0 || tracks < split));
       CHECK(tracks == (wanted == 0 || wanted > 18 ? 18 : wanted < split ? wanted : wanted / split * split));
-      sizes.members = 1;  // no parts
-      CHECK(kvmeld::detail::tracks_of_wave(sizes, 1) % split == 0);
-      sizes.members = 0;
+      options.members = 1;  // no parts
+      CHECK(kvmeld::detail::tracks_of_wave(options, 1) % split == 0);
+      options.members = 0;
     }
   }
   // What a scope takes beyond the tracks that are planned at a time: states, scores, shares and counts.
-  sizes.wave_tracks = 2;
-  sizes.budgets_over = budget_scope::all_layers;
+  options.wave_tracks = 2;
+  options.budgets_over = budget_scope::all_layers;
   std::size_t const few = kvmeld::workspace_bytes(extent, 2), many = kvmeld::workspace_bytes(extent, 2, 0, 6);
   CHECK(many - few < 4 * (extent.capacity * sizeof(float) + sizeof(kvmeld::track_state)) +
                          6 * (sizeof(kvmeld::detail::share_state) + 1024) + 1024);
-  sizes.budgets_over = budget_scope::all_layers;
-  sizes.extent.capacity = 1u << 30;
-  CHECK(kvmeld::detail::split_size_problem(sizes).find("6442450944; it must be at most 4294967295") !=
+  options.budgets_over = budget_scope::all_layers;
+  options.extent.capacity = 1u << 30;
+  CHECK(kvmeld::detail::split_size_problem(options).find("6442450944; it must be at most 4294967295") !=
         std::string::npos);
-  sizes.budgets_over = budget_scope::head;
-  CHECK(kvmeld::detail::split_size_problem(sizes).empty());
+  options.budgets_over = budget_scope::head;
+  CHECK(kvmeld::detail::split_size_problem(options).empty());
 }
 
 }  // namespace split_calls_cases

@@ -30,10 +30,10 @@ inline std::vector<std::pair<char const*, composed>> policies() {
 }
 
 inline kvmeld::cache_options over(budget_scope among, std::uint32_t wave = 0) {
-  kvmeld::cache_options sizes = support::with_plan();
-  sizes.budgets_over = among;
-  sizes.wave_tracks = wave;
-  return sizes;
+  kvmeld::cache_options options = support::with_plan();
+  options.budgets_over = among;
+  options.wave_tracks = wave;
+  return options;
 }
 
 inline constexpr budget_scope splits[] = {budget_scope::layer, budget_scope::all_layers};
@@ -54,14 +54,14 @@ template <class Cache>
 void open_ragged(Cache& cache, support::dice& d, std::uint32_t q, std::uint32_t n, bool ragged) {
   open(cache, d, q, n);
   if (!ragged) return;
-  std::vector<std::uint32_t> table(cache.sizes().extent.tracks());
+  std::vector<std::uint32_t> table(cache.options().extent.tracks());
   for (std::uint32_t& x : table) x = d.between(n / 2, n);
   cache.compress({q}, budget::per_track(table.data()), kvmeld::shortfall::evict_lowest);
 }
 
 template <class Cache> std::vector<std::vector<long>> positions_of(Cache const& cache, std::uint32_t q) {
   std::vector<std::vector<long>> out;
-  support::for_tracks(cache.sizes().extent, q, [&](kvmeld::track t) {
+  support::for_tracks(cache.options().extent, q, [&](kvmeld::track t) {
     out.emplace_back();
     for (std::uint32_t s = 0; s < cache.ref().length(t); ++s)
       out.back().push_back(cache.ref().position(t, s));

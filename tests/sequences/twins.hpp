@@ -23,8 +23,8 @@ public:
       : d_(seed),
         near_memory_(extent),
         far_memory_(extent),
-        near_(cache_for(near_memory_, policy, sizes())),
-        far_(support::fenced_executor(), policy, far_memory_.tensors(), sizes()) {}
+        near_(cache_for(near_memory_, policy, options())),
+        far_(support::fenced_executor(), policy, far_memory_.tensors(), options()) {}
 
   // Tokens arrive and are observed, all at once or after drafts were rejected.
   void open(std::uint32_t q) {
@@ -166,7 +166,7 @@ public:
   }
 
 protected:
-  static kvmeld::cache_options sizes() {
+  static kvmeld::cache_options options() {
     kvmeld::cache_options s{extent};
     s.whole_plan = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;

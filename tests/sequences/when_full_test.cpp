@@ -82,9 +82,9 @@ TEST_CASE("memory of a device: room is made by what the host knows, and no entry
     CAPTURE(std::string(name));
     support::engine_memory<float> near_memory(extent), far_memory(extent);
     auto near = cache_for(near_memory, policy);
-    kvmeld::cache_options sizes{extent};
-    sizes.members = near.sizes().members;
-    kvmeld::merged_cache far{support::fenced_executor(), policy, far_memory.tensors(), sizes};
+    kvmeld::cache_options options{extent};
+    options.members = near.options().members;
+    kvmeld::merged_cache far{support::fenced_executor(), policy, far_memory.tensors(), options};
     support::dice d(3);
     std::vector<float> p(std::size_t{extent.query_heads()} * (extent.capacity + members));
     near.open(0);

@@ -8,13 +8,13 @@ namespace {
 
 template <class Policy> void whole_pipeline(Policy const& policy, std::uint32_t members = 0) {
   kvmeld::shape const extent{1, 2, 1, 1, 4, 4, 8};
-  kvmeld::cache_options sizes{extent};
-  sizes.members = members;
+  kvmeld::cache_options options{extent};
+  options.members = members;
   float k[64] = {}, v[64] = {}, q[4] = {}, out[4], lse[1];
   kvmeld::merged_cache cache{kvmeld::host_executor{1}, policy,
                              kvmeld::kv{kvmeld::strided<float>{k, "LSTHC", extent, 4},
                                         kvmeld::transposed<float>{v, "LSHCT", extent, 4}},
-                             sizes};
+                             options};
   cache.open(0, 8);
   kvmeld::attention::attend(cache.executor(), {0, 0, 1}, kvmeld::rows_by_token(q, 1, 1, 4), cache.ref(),
                             kvmeld::rows_by_token(out, 1, 1, 4), kvmeld::rows_by_token(lse, 1, 1, 1));

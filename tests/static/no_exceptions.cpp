@@ -61,9 +61,9 @@ using dropping = preset::h2o::type;
 using cache_type = merged_cache<host_executor, dropping, strided<float>, strided<float>>;
 
 cache_options sizes_with_plan() {
-  cache_options sizes{extent};
-  sizes.whole_plan = true;
-  return sizes;
+  cache_options options{extent};
+  options.whole_plan = true;
+  return options;
 }
 
 // The calls that a cache and an any_cache have in common, each with what is wrong with it. `bad` calls leave
@@ -193,9 +193,9 @@ void cache_refuses() {
 
 // A cache that could not be made: it says why, and so does every call.
 template <class Policy, class Rows>
-void no_cache(Policy const& policy, Rows const& rows, cache_options const& sizes, std::string const& says) {
+void no_cache(Policy const& policy, Rows const& rows, cache_options const& options, std::string const& says) {
   using type = merged_cache<host_executor, Policy, decltype(Rows::keys), decltype(Rows::values)>;
-  type cache{host_executor{}, policy, rows, sizes};
+  type cache{host_executor{}, policy, rows, options};
   refused(cache.valid(), says);
   type copy = cache.clone(rows), moved(std::move(cache));
   refused(copy.valid(), says);
@@ -211,9 +211,9 @@ void construction_refuses() {
   auto const rows = t.rows();
   auto const policy = preset::h2o::defaults();
   auto const with = [](auto change) {
-    cache_options sizes{extent};
-    change(sizes);
-    return sizes;
+    cache_options options{extent};
+    change(options);
+    return options;
   };
   no_cache(policy, rows, with([](cache_options& l) { l.extent.layers = 0; }), "layers");
   no_cache(policy, rows, with([](cache_options& l) { l.extent.capacity = 0; }), "capacity");

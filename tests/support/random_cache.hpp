@@ -138,18 +138,18 @@ private:
 // Waves of two tracks per thread unless `sizes` says otherwise, so that there are several: by default, tracks
 // as short as these make one wave.
 template <class T, class Policy>
-auto make_cache(engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options sizes = {},
+auto make_cache(engine_memory<T>& memory, Policy const& policy, kvmeld::cache_options options = {},
                 std::uint32_t threads = 1) {
-  sizes.extent = memory.extent;
-  if (sizes.wave_tracks == 0) sizes.wave_tracks = 2 * threads;
-  return kvmeld::merged_cache{kvmeld::host_executor(threads), policy, memory.tensors(), sizes};
+  options.extent = memory.extent;
+  if (options.wave_tracks == 0) options.wave_tracks = 2 * threads;
+  return kvmeld::merged_cache{kvmeld::host_executor(threads), policy, memory.tensors(), options};
 }
 
 inline kvmeld::cache_options with_plan(std::uint32_t members = 0) {
-  kvmeld::cache_options sizes;
-  sizes.whole_plan = true;
-  sizes.members = members;
-  return sizes;
+  kvmeld::cache_options options;
+  options.whole_plan = true;
+  options.members = members;
+  return options;
 }
 
 // Calls f(track) for the tracks of one sequence.

@@ -38,7 +38,7 @@ public:
       : extent(rows_in.extent),
         kind(known),
         memory(std::move(rows_in)),
-        cache(kvmeld::host_executor(1), policy, memory.tensors(), sizes(extent)),
+        cache(kvmeld::host_executor(1), policy, memory.tensors(), options(extent)),
         d(choices),
         noise(seed_of_rows),
         model(extent.sequences) {}
@@ -92,7 +92,7 @@ private:
   using slots = std::vector<std::uint32_t>;
   using budget = kvmeld::budget;
 
-  static kvmeld::cache_options sizes(kvmeld::shape const& s) {
+  static kvmeld::cache_options options(kvmeld::shape const& s) {
     kvmeld::cache_options out =
         with_plan(kvmeld::shares_entries<typename Policy::merge_type>::value ? 3 * s.capacity : 0);
     out.extent = s;

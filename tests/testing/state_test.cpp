@@ -41,9 +41,9 @@ struct world {
     }
   }
   static kvmeld::cache_options options() {
-    kvmeld::cache_options sizes = support::with_plan(12);
-    sizes.zero_emptied = true;
-    return sizes;
+    kvmeld::cache_options options = support::with_plan(12);
+    options.zero_emptied = true;
+    return options;
   }
   // What the watch says when `harm` is done on top of compressing sequence 0.
   template <class Harm> std::string after(Harm harm) {
@@ -98,9 +98,9 @@ TEST_CASE("a cache keeps its invariants through its life") {
 
 TEST_CASE("neither compressions nor plans nor refusals change a score's table") {
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes;
-  sizes.whole_plan = true;
-  auto cache = support::make_cache(memory, kvmeld::preset::expected_attention::with_rope({}), sizes);
+  kvmeld::cache_options options;
+  options.whole_plan = true;
+  auto cache = support::make_cache(memory, kvmeld::preset::expected_attention::with_rope({}), options);
   cache.open(0, 30);
   watch const before(cache);
   CHECK(before.unchanged(cache) == "");

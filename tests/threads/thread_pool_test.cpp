@@ -96,13 +96,13 @@ bool soon(int threads) {
 std::vector<support::byte_list> life(host_executor executor) {
   constexpr kvmeld::shape extent{2, 3, 2, 2, 12, 8, 120};
   support::engine_memory<float> memory(extent);
-  kvmeld::cache_options sizes{};
-  sizes.extent = extent;
+  kvmeld::cache_options options{};
+  options.extent = extent;
   auto policy = kvmeld::preset::chelsea::with_schedule({0.45, 0.05, 3, 0.05}, kvmeld::quantity::entries(2),
                                                        kvmeld::quantity::entries(4));
 
   policy.identify.chunk = 16;
-  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), sizes};
+  kvmeld::merged_cache cache{std::move(executor), policy, memory.tensors(), options};
   std::vector<support::byte_list> out;
   for (std::uint32_t q = 0; q < extent.sequences; ++q) {
     support::dice d(q + 1);

@@ -56,7 +56,7 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},
                           query_sample probes = {}, split_keys split = {}) {
   auto const both = [&](auto& own) -> status {
-    shape const& s = own.sizes().extent;
+    shape const& s = own.options().extent;
     observation_need const need = own.needs_observation();
     bool const observes(need);
     constexpr bool readable = is_immediate<std::decay_t<decltype(own.executor())>>::value;

@@ -32,33 +32,33 @@ struct cache_arrays {
 };
 
 /// Carves the ledger of a cache with these options; only counts bytes if the arena has no memory.
-inline ledger_ref carve_ledger(arena& a, cache_options const& sizes, channel_list const& channels,
+inline ledger_ref carve_ledger(arena& a, cache_options const& options, channel_list const& channels,
                                std::uint32_t table_floats) {
-  ledger_ref l = carve_ledger(a, sizes.extent, channels, sizes.members, table_floats);
-  l.first_layer = sizes.first_layer;
-  l.first_kv_head = sizes.first_kv_head;
-  l.ignore_degree = sizes.ignore_degree;
-  l.padded = sizes.padded;
+  ledger_ref l = carve_ledger(a, options.extent, channels, options.members, table_floats);
+  l.first_layer = options.first_layer;
+  l.first_kv_head = options.first_kv_head;
+  l.ignore_degree = options.ignore_degree;
+  l.padded = options.padded;
   return l;
 }
 
 /// Carves the whole block; only counts bytes if the arena has no memory.
-inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_list const& channels,
+inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_list const& channels,
                                 std::uint32_t table_floats) {
   cache_arrays c;
-  c.ledger = carve_ledger(a, sizes, channels, table_floats);
+  c.ledger = carve_ledger(a, options, channels, table_floats);
   c.word_bytes = static_cast<std::size_t>(reinterpret_cast<std::byte const*>(c.ledger.degree) -
                                           reinterpret_cast<std::byte const*>(c.ledger.length));
   c.ledger_bytes = a.bytes();
-  c.planned = a.take<std::uint32_t>(sizes.extent.sequences);
-  std::uint32_t const plans = sizes.whole_plan ? sizes.extent.tracks() : sizes.wave_tracks;
-  c.workspace = carve_workspace(a, sizes.extent, sizes.wave_tracks, plans, sizes.members,
-                                tracks_per_split(sizes.budgets_over, sizes.extent));
-  c.workspace.zero_emptied = sizes.clears_emptied();
-  c.workspace.wave.scope = tracks_per_plan(sizes.scope, sizes.extent);
-  if (sizes.stats) {
-    c.workspace.stats = a.take<stat_counts>(sizes.extent.tracks());
-    c.stats = a.take<cache_stats>(sizes.extent.tracks());
+  c.planned = a.take<std::uint32_t>(options.extent.sequences);
+  std::uint32_t const plans = options.whole_plan ? options.extent.tracks() : options.wave_tracks;
+  c.workspace = carve_workspace(a, options.extent, options.wave_tracks, plans, options.members,
+                                tracks_per_split(options.budgets_over, options.extent));
+  c.workspace.zero_emptied = options.clears_emptied();
+  c.workspace.wave.scope = tracks_per_plan(options.scope, options.extent);
+  if (options.stats) {
+    c.workspace.stats = a.take<stat_counts>(options.extent.tracks());
+    c.stats = a.take<cache_stats>(options.extent.tracks());
   }
   return c;
 }
@@ -67,29 +67,30 @@ inline cache_arrays carve_cache(arena& a, cache_options const& sizes, channel_li
 /// as 1 MiB of workspace per worker holds, if these are more. At most all tracks, and rounded down to whole
 /// plan scopes, but at least one of them; rounded to whole budget scopes, too, where these are fewer tracks,
 /// or where entries are shared.
-inline std::uint32_t tracks_of_wave(cache_options const& sizes, std::uint32_t workers) {
+inline std::uint32_t tracks_of_wave(cache_options const& options, std::uint32_t workers) {
   constexpr std::size_t worth_a_launch = std::size_t{1} << 20;
-  std::uint32_t const split = tracks_per_split(sizes.budgets_over, sizes.extent),
-                      scope = tracks_per_plan(sizes.scope, sizes.extent), tracks = sizes.extent.tracks();
-  std::uint32_t wanted = sizes.wave_tracks;
+  std::uint32_t const split = tracks_per_split(options.budgets_over, options.extent),
+                      scope = tracks_per_plan(options.scope, options.extent),
+                      tracks = options.extent.tracks();
+  std::uint32_t wanted = options.wave_tracks;
   if (wanted == 0) {
-    std::size_t const each = workspace_bytes(sizes.extent, scope, sizes.members) / scope;
+    std::size_t const each = workspace_bytes(options.extent, scope, options.members) / scope;
     std::size_t const short_ones = worth_a_launch * workers / max_of<std::size_t>(1, each);
     wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks, short_ones)));
   }
   wanted = min_of(wanted, tracks);
-  std::uint32_t const unit = sizes.members != 0 || wanted >= split ? max_of(scope, split) : scope;
+  std::uint32_t const unit = options.members != 0 || wanted >= split ? max_of(scope, split) : scope;
   return max_of(unit, wanted / unit * unit);
 }
 
 /// Bytes that a cache with these options takes from its executor at construction, in one block: the ledger
 /// and the workspace. For engines that set the memory aside themselves. `channels` and `table_floats` are
 /// those of the policy's score (channels_of, table_floats_of), `workers` is the executor's number of workers.
-inline std::size_t cache_bytes(cache_options sizes, channel_list const& channels, std::uint32_t workers,
+inline std::size_t cache_bytes(cache_options options, channel_list const& channels, std::uint32_t workers,
                                std::uint32_t table_floats = 0) {
-  sizes.wave_tracks = tracks_of_wave(sizes, workers);
+  options.wave_tracks = tracks_of_wave(options, workers);
   arena sizing;
-  carve_cache(sizing, sizes, channels, table_floats);
+  carve_cache(sizing, options, channels, table_floats);
   return sizing.bytes();
 }
 
@@ -103,14 +104,14 @@ struct readable_ledger {
 /// arrays behind them must not be read.
 template <class Executor>
 readable_ledger read_ledger(Executor& executor, cache_arrays const& arrays, void const* block,
-                            cache_options const& sizes, [[maybe_unused]] std::size_t bytes) {
+                            cache_options const& options, [[maybe_unused]] std::size_t bytes) {
   if constexpr (is_immediate<Executor>::value) {
     return {{}, arrays.ledger};
   } else {
     readable_ledger copy{std::vector<std::byte>(bytes), {}};
     executor.download(copy.memory.data(), block, bytes);
     arena a(copy.memory.data(), copy.memory.size());
-    copy.ledger = carve_ledger(a, sizes, arrays.ledger.channels, arrays.ledger.table_floats);
+    copy.ledger = carve_ledger(a, options, arrays.ledger.channels, arrays.ledger.table_floats);
     return copy;
   }
 }

@@ -118,10 +118,10 @@ inline std::string extent_problem(shape const& s) {
 
 /// Why the tracks of a plan scope cannot share one plan; empty if they can. Their rows, joined to one long
 /// row, must not have too many channels.
-inline std::string scope_problem(cache_options const& sizes) {
-  std::uint64_t const channels = std::uint64_t{tracks_per_plan(sizes.scope, sizes.extent)} *
-                                 max_of(sizes.extent.key_dim, sizes.extent.value_dim);
-  if (sizes.scope == plan_scope::head || channels <= largest::joined_channels) return {};
+inline std::string scope_problem(cache_options const& options) {
+  std::uint64_t const channels = std::uint64_t{tracks_per_plan(options.scope, options.extent)} *
+                                 max_of(options.extent.key_dim, options.extent.value_dim);
+  if (options.scope == plan_scope::head || channels <= largest::joined_channels) return {};
   return refusal("options.scope", "number of channels of all tracks that share a plan", channels, "at most ",
                  largest::joined_channels);
 }

@@ -11,27 +11,27 @@ inline namespace KVMELD_ABI {
 // ---- a cache as a value -------------------------------------------------------------------------
 
 template <class E, class P, class K, class V>
-merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options sizes)
+merged_cache<E, P, K, V>::merged_cache(E executor, P policy, kv<K, V> tensors, cache_options options)
     : executor_(std::move(executor)),
       policy_(detail::used_policy<policy_type>(policy)),
       tensors_{detail::used_layout<keys_used>(tensors.keys),
                detail::used_layout<values_used>(tensors.values)},
-      sizes_(sizes) {
+      options_(options) {
   detail::require_layout<K>();
   detail::require_layout<V>();
   detail::require_whole(static_cast<P const*>(nullptr));
-  construction_ = raise(detail::construction_problem(policy_, tensors_, sizes_));
+  construction_ = raise(detail::construction_problem(policy_, tensors_, options_));
   if (!construction_.ok()) return;
-  sizes_.wave_tracks = detail::tracks_of_wave(sizes_, executor_.workers());
-  std::size_t const bytes = detail::cache_bytes(sizes_, channels_of(policy_.score, sizes_.extent), 1,
-                                                table_floats_of(policy_.score, sizes_.extent));
+  options_.wave_tracks = detail::tracks_of_wave(options_, executor_.workers());
+  std::size_t const bytes = detail::cache_bytes(options_, channels_of(policy_.score, options_.extent), 1,
+                                                table_floats_of(policy_.score, options_.extent));
   memory_ = executor_.allocate(bytes);
   require_memory(bytes);
   if (!construction_.ok()) return;
   executor_.clear(memory_.data(), memory_.size());
-  if constexpr (!immediate) mirror_ = detail::host_mirror(sizes_.extent);
-  planned_.reserve(sizes_.extent.sequences);
-  if (sizes_.stats) stats_.resize(sizes_.extent.tracks());
+  if constexpr (!immediate) mirror_ = detail::host_mirror(options_.extent);
+  planned_.reserve(options_.extent.sequences);
+  if (options_.stats) stats_.resize(options_.extent.tracks());
   bind_memory();
 }
 
@@ -41,7 +41,7 @@ merged_cache<E, P, K, V>::merged_cache(merged_cache&& other) noexcept
       executor_(std::move(other.executor_)),
       policy_(other.policy_),
       tensors_(other.tensors_),
-      sizes_(other.sizes_),
+      options_(other.options_),
       memory_(std::move(other.memory_)),
       mirror_(std::move(other.mirror_)),
       planned_(std::move(other.planned_)),
@@ -62,7 +62,7 @@ merged_cache<E, P, K, V>& merged_cache<E, P, K, V>::operator=(merged_cache&& oth
   executor_ = std::move(other.executor_);
   policy_ = other.policy_;
   tensors_ = other.tensors_;
-  sizes_ = other.sizes_;
+  options_ = other.options_;
   memory_ = std::move(other.memory_);
   mirror_ = std::move(other.mirror_);
   planned_ = std::move(other.planned_);
@@ -98,8 +98,8 @@ void merged_cache<E, P, K, V>::require_memory(std::size_t bytes) {
 }
 template <class E, class P, class K, class V> void merged_cache<E, P, K, V>::bind_memory() {
   arena a(memory_.data(), memory_.size());
-  arrays_ = detail::carve_cache(a, sizes_, channels_of(policy_.score, sizes_.extent),
-                                table_floats_of(policy_.score, sizes_.extent));
+  arrays_ = detail::carve_cache(a, options_, channels_of(policy_.score, options_.extent),
+                                table_floats_of(policy_.score, options_.extent));
   ledger_ = arrays_.ledger;
   facts_ = immediate ? ledger_ : mirror_.view(ledger_);
 }
@@ -144,8 +144,8 @@ status merged_cache<E, P, K, V>::carry_out(Operation const& operation, index_lis
     before(all);
     if constexpr (may_write_few<Operation>) {
       if (few) {
-        executor_.run(sequences::whole_sequences_phase<Operation>{all, operation}, sizes_.extent,
-                      all.work.sequence_count, sequences::sequence_source{sizes_.extent, all.work});
+        executor_.run(sequences::whole_sequences_phase<Operation>{all, operation}, options_.extent,
+                      all.work.sequence_count, sequences::sequence_source{options_.extent, all.work});
       }
     }
     if (!few) sequences::launch_operation([&](auto const& phase) { launch(phase); }, operation, all);
@@ -208,14 +208,14 @@ template <class E, class P, class K, class V> auto merged_cache<E, P, K, V>::see
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::read_numbers(std::uint32_t sequence) {
   keep_mirror();
-  mirror_.read(detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.word_bytes).ledger,
+  mirror_.read(detail::read_ledger(executor_, arrays_, memory_.data(), options_, arrays_.word_bytes).ledger,
                sequence, sequence);
 }
 /// Reads the numbers of a sequence if the host has only bounds of its lengths, and may wait.
 template <class E, class P, class K, class V>
 void merged_cache<E, P, K, V>::know_lengths([[maybe_unused]] std::uint32_t sequence) {
   if constexpr (!immediate) {
-    bool const bounds_only = valid().ok() && sequence < sizes_.extent.sequences && !lengths_known(sequence);
+    bool const bounds_only = valid().ok() && sequence < options_.extent.sequences && !lengths_known(sequence);
     if (bounds_only && !executor_.records()) read_numbers(sequence);
   }
 }
@@ -230,7 +230,7 @@ bool merged_cache<E, P, K, V>::tokens_known([[maybe_unused]] std::uint32_t seque
   if constexpr (immediate) {
     return true;
   } else {
-    bool const there = valid().ok() && sequence < sizes_.extent.sequences;
+    bool const there = valid().ok() && sequence < options_.extent.sequences;
     return !there || mirror_.tokens_known(sequence);
   }
 }
@@ -277,12 +277,12 @@ work_list merged_cache<E, P, K, V>::stage(index_list sequences) {
 template <class E, class P, class K, class V>
 template <class Phase>
 void merged_cache<E, P, K, V>::launch(Phase const& phase) {
-  launch(phase, {sizes_.extent, phase.work});
+  launch(phase, {options_.extent, phase.work});
 }
 template <class E, class P, class K, class V>
 template <class Phase>
 void merged_cache<E, P, K, V>::launch(Phase const& phase, track_source const& source) {
-  executor_.run(phase, sizes_.extent, source.work.tracks(sizes_.extent), source);
+  executor_.run(phase, options_.extent, source.work.tracks(options_.extent), source);
 }
 
 }  // namespace KVMELD_ABI

@@ -138,8 +138,8 @@ std::string pins_within(char const* call, std::string const& whose, Policy const
 /// nothing of it is frozen; empty if it can, once a policy that ranks by attention was shown some.
 template <class Policy>
 std::string new_sequence(char const* call, budget const& allowed, Policy const& policy,
-                         cache_options const& sizes, std::uint32_t tokens) {
-  std::string text = splits(call, allowed, policy, sizes);
+                         cache_options const& options, std::uint32_t tokens) {
+  std::string text = splits(call, allowed, policy, options);
   if (text.empty()) text = budget_value(call, allowed);
   if (!text.empty()) return text;
   std::uint32_t const limit = allowed.resolve(track{0, 0, 0, 0}, tokens);

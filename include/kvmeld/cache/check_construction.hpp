@@ -33,20 +33,20 @@ namespace detail {
 
 /// Why attention cannot use the entries of this merge function under these options; empty if it can. An entry
 /// that stands for N tokens needs log N added to its logit; without it, the entry gets too little attention.
-template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& sizes) {
-  if (!merge.carries_degree() || sizes.ignore_degree) return {};
-  if (sizes.bias == bias_support::none) {
+template <class Merge> std::string bias_problem(Merge const& merge, cache_options const& options) {
+  if (!merge.carries_degree() || options.ignore_degree) return {};
+  if (options.bias == bias_support::none) {
     return refusal(
         "options", "bias", "bias_support::none",
         "per_head, or shared with options.scope layer or all_layers, because merged entries stand for "
         "several tokens (or set options.ignore_degree)");
   }
-  if (sizes.bias == bias_support::shared && fit_of(merge).degrees) {
+  if (options.bias == bias_support::shared && fit_of(merge).degrees) {
     return refusal(
         "options", "bias", "bias_support::shared",
         "per_head, because every head fits degrees of its own (or set merge::fitted.degrees = false)");
   }
-  if (sizes.bias == bias_support::shared && sizes.scope == plan_scope::head) {
+  if (options.bias == bias_support::shared && options.scope == plan_scope::head) {
     return refusal(
         "options", "bias", "bias_support::shared",
         "per_head, because every head makes a plan of its own (or set options.scope to layer or all_layers, "
@@ -86,16 +86,16 @@ template <class Values, class Merge> std::string latent_problem(Merge const& mer
 }  // namespace detail
 
 /// Why tracks cannot be padded to one length under these options; empty if they can, or need not be.
-template <class Merge> std::string padding_problem(Merge const&, cache_options const& sizes) {
-  if (!sizes.padded) return {};
-  if (sizes.whole_plan) {
+template <class Merge> std::string padding_problem(Merge const&, cache_options const& options) {
+  if (!options.padded) return {};
+  if (options.whole_plan) {
     return refusal(
         "options", "padded", "true",
         "false with options.whole_plan, whose plans may be edited to lengths that the host does not know");
   }
   if (std::string text = detail::sharing_of<Merge>::padding_problem(); !text.empty()) return text;
-  if (sizes.bias == bias_support::per_head) return {};
-  if (sizes.bias == bias_support::shared && sizes.scope != plan_scope::head) return {};
+  if (options.bias == bias_support::per_head) return {};
+  if (options.bias == bias_support::shared && options.scope != plan_scope::head) return {};
   return refusal(
       "options", "padded", "true",
       "false, because empty slots are masked by a bias (or set options.bias to per_head, or to shared "
@@ -105,31 +105,31 @@ template <class Merge> std::string padding_problem(Merge const&, cache_options c
 namespace detail {
 
 /// Why options.budgets_over is too wide; empty if it is not. Slots of a budget scope are counted in 32 bits.
-inline std::string split_size_problem(cache_options const& sizes) {
-  std::uint32_t const tracks = tracks_per_split(sizes.budgets_over, sizes.extent);
-  std::uint64_t const entries = std::uint64_t{tracks} * sizes.extent.capacity;
+inline std::string split_size_problem(cache_options const& options) {
+  std::uint32_t const tracks = tracks_per_split(options.budgets_over, options.extent);
+  std::uint64_t const entries = std::uint64_t{tracks} * options.extent.capacity;
   constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
   if (tracks == 1 || entries <= most) return {};
   return refusal("options.budgets_over",
-                 message("number of slots of a ", detail::name_of_scope(sizes.budgets_over)), entries,
+                 message("number of slots of a ", detail::name_of_scope(options.budgets_over)), entries,
                  "at most ", most);
 }
 
 /// Why a cache cannot be built from these arguments; empty if it can.
 template <class Policy, class Keys, class Values>
-std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& sizes) {
-  std::string problem = extent_problem(sizes.extent);
-  if (problem.empty()) problem = members_problem(sizes.members, sizes.extent.tracks());
-  if (problem.empty()) problem = scope_problem(sizes);
-  if (problem.empty()) problem = tensors_problem(x, sizes.extent);
+std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& options) {
+  std::string problem = extent_problem(options.extent);
+  if (problem.empty()) problem = members_problem(options.members, options.extent.tracks());
+  if (problem.empty()) problem = scope_problem(options);
+  if (problem.empty()) problem = tensors_problem(x, options.extent);
   if (problem.empty()) problem = configuration_problem(p);
-  if (problem.empty()) problem = table_problem(p.score, sizes.extent);
-  if (problem.empty()) problem = shape_problem(p.identify, sizes.extent);
-  if (problem.empty()) problem = bias_problem(p.merge, sizes);
+  if (problem.empty()) problem = table_problem(p.score, options.extent);
+  if (problem.empty()) problem = shape_problem(p.identify, options.extent);
+  if (problem.empty()) problem = bias_problem(p.merge, options);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
-  if (problem.empty()) problem = padding_problem(p.merge, sizes);
-  if (problem.empty()) problem = split_size_problem(sizes);
-  if (problem.empty()) problem = sharing_of<typename Policy::merge_type>::room_problem(sizes.members);
+  if (problem.empty()) problem = padding_problem(p.merge, options);
+  if (problem.empty()) problem = split_size_problem(options);
+  if (problem.empty()) problem = sharing_of<typename Policy::merge_type>::room_problem(options.members);
   return refusal_within("merged_cache", problem);
 }
 

@@ -59,18 +59,18 @@ namespace check_calls {
 /// Why a call cannot share this budget between tracks; empty if it can.
 template <class Policy>
 std::string splits(char const* call, budget const& allowed, Policy const& policy,
-                   cache_options const& sizes) {
+                   cache_options const& options) {
   if (allowed.among() == budget_scope::head) return {};
   char const* const name = detail::name_of_scope(allowed.among());
   if (!is_within(allowed.floor(), 0.0, 1.0)) {
     return refusal(call, message("floor of a budget over ", name), allowed.floor(),
                    "0 to 1, a share of a track's own budget");
   }
-  if (allowed.among() > sizes.budgets_over) {
+  if (allowed.among() > options.budgets_over) {
     return refusal(call, "scope of the budget", name, "no wider than options.budgets_over, which is ",
-                   detail::name_of_scope(sizes.budgets_over));
+                   detail::name_of_scope(options.budgets_over));
   }
-  if (sizes.scope != plan_scope::head) {
+  if (options.scope != plan_scope::head) {
     return refusal(call, "scope of the budget", name,
                    "budget_scope::head, because tracks that share a plan stay equally long (options.scope)");
   }

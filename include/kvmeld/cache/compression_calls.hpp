@@ -11,17 +11,17 @@ inline namespace KVMELD_ABI {
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences,
                                                        budget allowed) const {
-  std::string text = check_calls::splits(call, allowed, policy_, sizes_);
+  std::string text = check_calls::splits(call, allowed, policy_, options_);
   if (text.empty()) text = check_calls::compress(call, facts_, sequences, allowed, policy_, seen_tensors());
   if (text.empty())
-    text = check_calls::scopes(call, facts_, sequences, allowed, sizes_.scope, seen_tensors());
+    text = check_calls::scopes(call, facts_, sequences, allowed, options_.scope, seen_tensors());
   return text;
 }
 
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::plan(index_list sequences, budget allowed, shortfall fallback) {
   auto const problem = [&] {
-    if (!sizes_.whole_plan) {
+    if (!options_.whole_plan) {
       return refusal("plan", "options.whole_plan", "false",
                      "true, so that there is memory for a whole plan (or call compress)");
     }
@@ -70,13 +70,14 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
   launch_counts counts;
   if constexpr (!immediate) counts = counts_for(sequences, allowed, fallback);
   work_list const work = stage(sequences);
-  detail::sequence_phase const all{ledger_, work, sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+  detail::sequence_phase const all{ledger_, work,
+                                   options_.padded ? executor_.stage(bounds()).data() : nullptr};
   budget const staged = stage_budget(allowed);
   keep_mirror();
   status const s = kvmeld::launch_all(executor_, "compress", [&] {
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
                      staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
-    if (sizes_.padded) pad(all, sequences);
+    if (options_.padded) pad(all, sequences);
   });
   if (!s.ok()) return s;
   planned_.clear();
@@ -106,7 +107,7 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
                      [&](track, std::uint32_t bound, detail::split_sum const& sum) {
                        bounds_[i] = max_of(bounds_[i], bound);
                        detail::split_sum full = sum, least = sum;
-                       full.held = sum.tracks * sizes_.extent.capacity;
+                       full.held = sum.tracks * options_.extent.capacity;
                        if (guesses) least.allowed = sum.tracks;
                        rounds = max_of(rounds, ahead.rounds(least));
                        if (executor_.records()) most = max_of(most, ahead.rounds(full));
@@ -133,9 +134,9 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   // The last slots of a track may be empty from now on, or the selector thins any track.
   bool const thins = facts_of<select_facts>(policy_.select).thins_any_track;
   bool const guesses = guesses_budget(sequence, allowed);
-  bool changes = sizes_.padded || thins || guesses;
+  bool changes = options_.padded || thins || guesses;
   bool loses = (thins && !exact(fallback)) || guesses;  // what the host knew of the lengths
-  if (sizes_.padded) mirror_.drop_padding(sequence);
+  if (options_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
       .each_track(sequence, lengths_known(sequence),
                   [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
@@ -147,7 +148,7 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
                   });
   if (changes) mirror_.compressed(sequence);
   if (loses) mirror_.mark_inexact(sequence);
-  if (sizes_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
+  if (options_.padded) mirror_.pad(sequence, writes_all && mirror_.known(sequence));
 }
 
 /// Fills the tracks of every sequence up to bounds_. If launches are immediate, sets bounds_ to the length of
@@ -164,14 +165,14 @@ void merged_cache<E, P, K, V>::pad(detail::sequence_phase const& all, index_list
 /// The budget for phases. While recording it is one number per track, because a replay may have a budget of
 /// another kind.
 template <class E, class P, class K, class V> budget merged_cache<E, P, K, V>::stage_budget(budget allowed) {
-  if (!executor_.records()) return allowed.staged(executor_, sizes_.extent);
-  budgets_.assign(sizes_.extent.tracks(), 0);
-  for (std::uint32_t sequence = 0; sequence < sizes_.extent.sequences; ++sequence) {
+  if (!executor_.records()) return allowed.staged(executor_, options_.extent);
+  budgets_.assign(options_.extent.tracks(), 0);
+  for (std::uint32_t sequence = 0; sequence < options_.extent.sequences; ++sequence) {
     for_tracks(sequence, [&](track t) { budgets_[t.index] = allowed.resolve(t, facts_.seen[sequence]); });
   }
   return budget::per_track(budgets_.data())
       .over(allowed.among(), allowed.floor())
-      .staged(executor_, sizes_.extent);
+      .staged(executor_, options_.extent);
 }
 
 template <class E, class P, class K, class V>

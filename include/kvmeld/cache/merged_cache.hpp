@@ -124,7 +124,7 @@ public:
   /// Allocates the ledger and the workspace (docs/architecture.md has the bytes), and enqueues zeros for
   /// both. Does not wait. Refuses tensors, a policy and options that do not fit together, and names what does
   /// not fit.
-  merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, cache_options sizes);
+  merged_cache(Executor executor, Policy policy, kv<Keys, Values> tensors, cache_options options);
   /// Takes over all that `other` holds; `other` refuses its calls from then on. Enqueues nothing.
   merged_cache(merged_cache&& other) noexcept;
   /// Takes over all that `other` holds, and releases what this cache held before. Enqueues nothing. Waits for
@@ -145,7 +145,7 @@ public:
   /// tensors that do not fit the cache's extent.
   status rebind(tensors_used tensors) {
     auto const problem = [&] {
-      return refusal_within("rebind", detail::tensors_problem(tensors, sizes_.extent));
+      return refusal_within("rebind", detail::tensors_problem(tensors, options_.extent));
     };
     if (status s = refuse(problem); !s.ok()) return s;
     tensors_ = tensors;
@@ -157,7 +157,7 @@ public:
   /// The policy given at construction.
   policy_type const& policy() const { return policy_; }
   /// The options given at construction, with wave_tracks filled in.
-  cache_options const& sizes() const { return sizes_; }
+  cache_options const& options() const { return options_; }
   /// Bytes of the ledger, which construction allocated.
   std::size_t ledger_bytes() const { return arrays_.ledger_bytes; }
   /// Bytes of the workspace: all executor memory that construction allocated besides the ledger.
@@ -541,7 +541,7 @@ private:
   auto seen_tensors() const;
   template <class Use> status read_sequence(std::uint32_t sequence, Use use) const;
   detail::readable_ledger readable() const {
-    return detail::read_ledger(executor_, arrays_, memory_.data(), sizes_, arrays_.ledger_bytes);
+    return detail::read_ledger(executor_, arrays_, memory_.data(), options_, arrays_.ledger_bytes);
   }
   void read_numbers(std::uint32_t sequence);
   void know_lengths(std::uint32_t sequence);
@@ -562,7 +562,7 @@ private:
 
   work_list plan_work(std::uint32_t const* list, std::size_t sequences) const {
     return {list, static_cast<std::uint32_t>(sequences),
-            sizes_.scope == plan_scope::all_layers || sizes_.budgets_over == budget_scope::all_layers};
+            options_.scope == plan_scope::all_layers || options_.budgets_over == budget_scope::all_layers};
   }
   detail::forecast<policy_type> foresee(budget allowed, shortfall fallback) const {
     return {policy_, facts_, writes_all, immediate || writes_all, allowed, fallback};
@@ -589,7 +589,7 @@ private:
   mutable Executor executor_;  ///< a save gathers the sequence by a kernel
   policy_type policy_;
   tensors_used tensors_;
-  cache_options sizes_;
+  cache_options options_;
   typename Executor::memory memory_;
   detail::cache_arrays arrays_;
   detail::host_mirror mirror_;          ///< used if launches are not immediate

@@ -27,21 +27,21 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
     if (!needs_observation()) return {};
-    batch_source const source{sizes_.extent, batch.staged(executor_)};
+    batch_source const source{options_.extent, batch.staged(executor_)};
     return run_observation("observe", batch, source, probes, [&] {
       if constexpr (detail::has_table<score_type>) {
         detail::absorb_phase<score_type, Q> const phase{policy_.score, ledger_, source,
                                                         probes,        params,  query};
-        if (absorbs) executor_.run(phase, sizes_.extent, source.items(), source);
+        if (absorbs) executor_.run(phase, options_.extent, source.items(), source);
       }
       if constexpr (detail::channel_bound<score_type>() != 0) {
         using phase_type = typename sharing::template observe_queries<score_type, keys_used, Q>;
         phase_type const phase{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse};
-        if (sums && !chunks) executor_.run(phase, sizes_.extent, source.items(), source);
+        if (sums && !chunks) executor_.run(phase, options_.extent, source.items(), source);
         if constexpr (contract::allows<score_uses::fold, score_type>) {
           detail::observe_chunks_phase<score_type, keys_used, Q> const inside{
               {policy_.score, ledger_, source, probes}, tensors_.keys, params, query};
-          if (chunks) executor_.run(inside, sizes_.extent, source.items(), source);
+          if (chunks) executor_.run(inside, options_.extent, source.items(), source);
         }
       }
     });
@@ -61,12 +61,12 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::channel_bound<score_type>() != 0) {
     if (!needs_observation()) return {};
-    batch_source const source{sizes_.extent, batch.staged(executor_)};
+    batch_source const source{options_.extent, batch.staged(executor_)};
     using phase_type = typename sharing::template observe_rows<score_type, T>;
     phase_type const phase{
         detail::observe_rows_phase<score_type, T>{{policy_.score, ledger_, source, probes}, params, rows}};
     return run_observation("observe_rows", batch, source, probes,
-                           [&] { executor_.run(phase, sizes_.extent, source.items(), source); });
+                           [&] { executor_.run(phase, options_.extent, source.items(), source); });
   }
   return {};
 }
@@ -84,11 +84,11 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
     if (status s = refuse(problem); !s.ok()) return s;
     if constexpr (detail::channel_bound<score_type>() != 0) {
       if (!needs_observation()) return {};
-      batch_source const source{sizes_.extent, batch.staged(executor)};
+      batch_source const source{options_.extent, batch.staged(executor)};
       detail::observe_logits_phase<score_type> const phase{
           {policy_.score, ledger_, source, probes}, params, logits, lse};
       return run_observation("observe_logits", batch, source, probes,
-                             [&] { executor.run(phase, sizes_.extent, source.items(), source); });
+                             [&] { executor.run(phase, options_.extent, source.items(), source); });
     }
     return {};
   };
@@ -107,7 +107,7 @@ status merged_cache<E, P, K, V>::set_scores(std::uint32_t layer, index_list sequ
   std::uint32_t const channel = ledger_.channels.find(channel_tag::given_score);
   detail::set_scores_phase<T> const phase{ledger_, stage(sequences), layer, channel, rows};
   return kvmeld::launch_all(executor_, "set_scores", [&] {
-    executor_.run(phase, sizes_.extent, phase.work.sequence_count * sizes_.extent.kv_heads, phase);
+    executor_.run(phase, options_.extent, phase.work.sequence_count * options_.extent.kv_heads, phase);
   });
 }
 
@@ -148,7 +148,7 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch c
   keep_mirror();
   status s = kvmeld::launch_all(executor_, call, [&] {
     launches();
-    executor_.run(done, sizes_.extent, source.items(), source);
+    executor_.run(done, options_.extent, source.items(), source);
   });
   if (!s.ok()) return s;
   if constexpr (!immediate) {

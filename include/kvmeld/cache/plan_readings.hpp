@@ -41,7 +41,7 @@ std::string unplanned(char const* call, Cache const& cache, std::uint32_t item, 
   if (std::string text = unreadable_plan(call, cache); !text.empty()) return text;
   work_list const work = cache.planned_work();
   if (work.sequence_count == 0) return refusal(call, "the plan", "none", "one that plan made");
-  std::uint32_t const tracks = work.tracks(cache.sizes().extent);
+  std::uint32_t const tracks = work.tracks(cache.options().extent);
   if (item >= tracks) return refusal(call, "item", item, "less than ", tracks, ", the planned tracks");
   std::uint32_t const length = cache.current_plan().old_length[item];
   if (s < length) return {};
@@ -52,9 +52,9 @@ std::string unplanned(char const* call, Cache const& cache, std::uint32_t item, 
 template <class Cache>
 std::string no_role(char const* call, Cache const& cache, std::uint32_t item, slot_t s) {
   if (std::string text = unplanned(call, cache, item, s); !text.empty()) return text;
-  std::uint32_t const tracks = cache.planned_work().tracks(cache.sizes().extent);
-  if (tracks > cache.sizes().wave_tracks) {
-    return refusal(call, "options.wave_tracks", cache.sizes().wave_tracks, "at least ", tracks,
+  std::uint32_t const tracks = cache.planned_work().tracks(cache.options().extent);
+  if (tracks > cache.options().wave_tracks) {
+    return refusal(call, "options.wave_tracks", cache.options().wave_tracks, "at least ", tracks,
                    ", the planned tracks, so that one wave holds what all of them were planned from");
   }
   track_state const& state = cache.planned_wave().state[item];
@@ -63,7 +63,7 @@ std::string no_role(char const* call, Cache const& cache, std::uint32_t item, sl
 }
 /// Index of an entry into the arrays of a wave that holds the whole plan.
 template <class Cache> std::size_t place_in_wave(Cache const& cache, std::uint32_t item, slot_t s) {
-  return std::size_t{item} * cache.sizes().extent.capacity + s;
+  return std::size_t{item} * cache.options().extent.capacity + s;
 }
 
 }  // namespace detail
@@ -126,7 +126,7 @@ template <class Stream> void print_plan(Stream& out, track where, plan_ref const
 /// read, as all calls below do.
 template <class Stream, class Cache> void print_plan(Stream& out, Cache const& cache) {
   if (!raise(detail::unreadable_plan("print_plan", cache)).ok()) return;
-  shape const& extent = cache.sizes().extent;
+  shape const& extent = cache.options().extent;
   work_list const work = cache.planned_work();
   for (std::uint32_t item = 0; item < work.tracks(extent); ++item)
     print_plan(out, work.at(extent, item), cache.current_plan(), item);
@@ -135,7 +135,7 @@ template <class Stream, class Cache> void print_plan(Stream& out, Cache const& c
 /// The role that entry `s` of the `item`-th planned track had when the plan was made, numbered as in
 /// current_plan(). It can be read until the next call of plan, apply or compress. Roles, scores and
 /// candidates lie in the memory of a wave, so the plan has to fit one wave: options.wave_tracks is at least
-/// planned_work().tracks(sizes().extent). Refuses tracks within their budget: their entries have no role.
+/// planned_work().tracks(options().extent). Refuses tracks within their budget: their entries have no role.
 template <class Cache> role planned_role(Cache const& cache, std::uint32_t item, slot_t s) {
   if (!raise(detail::no_role("planned_role", cache, item, s)).ok()) return role::pinned;
   return cache.planned_wave().roles[detail::place_in_wave(cache, item, s)];
@@ -189,7 +189,7 @@ template <class Cache> float planned_sigma(Cache const& cache, std::uint32_t ite
   merge::gaussian const& how = cache.policy().merge;
   plan_ref const& plan = cache.current_plan();
   auto const ref = cache.ref();
-  track const where = cache.planned_work().at(cache.sizes().extent, item);
+  track const where = cache.planned_work().at(cache.options().extent, item);
   std::uint32_t const d = ref.keys.channels();
   serial_team const team(nullptr, 0);
   std::vector<float> anchor(d), row(d);

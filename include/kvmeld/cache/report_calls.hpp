@@ -34,7 +34,7 @@ template <class E, class P, class K, class V> bool merged_cache<E, P, K, V>::pol
     if (!report_.arrived(executor_)) return false;
     arena a(report_.data(), arrays_.word_bytes);
     keep_mirror();
-    mirror_.take_report(detail::carve_ledger(a, sizes_, ledger_.channels, ledger_.table_floats));
+    mirror_.take_report(detail::carve_ledger(a, options_, ledger_.channels, ledger_.table_floats));
     return true;
   }
 }
@@ -88,7 +88,7 @@ template <class E, class P, class K, class V>
 cache_stats merged_cache<E, P, K, V>::stats(std::uint32_t layer, std::uint32_t sequence,
                                             std::uint32_t kv_head) const {
   if (!within("stats", sequence, layer, kv_head) || !raise(no_stats("stats")).ok()) return {};
-  return stats_of(make_track(sizes_.extent, layer, sequence, kv_head));
+  return stats_of(make_track(options_.extent, layer, sequence, kv_head));
 }
 
 template <class E, class P, class K, class V>
@@ -103,7 +103,7 @@ stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
 
 /// What the bytes tell of this cache. Waits if launches are not immediate.
 template <class E, class P, class K, class V> saved::terms merged_cache<E, P, K, V>::saved_terms() const {
-  kept_facts facts(sizes_.extent, [&](float const* from, std::size_t n) {
+  kept_facts facts(options_.extent, [&](float const* from, std::size_t n) {
     std::vector<float> to(n);
     executor_.download(to.data(), from, n * sizeof(float));
     return to;
@@ -112,9 +112,9 @@ template <class E, class P, class K, class V> saved::terms merged_cache<E, P, K,
   return {name_of_policy(policy_),
           facts.text(),
           saved::name_of_rows<keys_used, values_used>(),
-          detail::tracks_per_plan(sizes_.scope, sizes_.extent),
-          sizes_.bias == bias_support::none,
-          sizes_.bias == bias_support::shared};
+          detail::tracks_per_plan(options_.scope, options_.extent),
+          options_.bias == bias_support::none,
+          options_.bias == bias_support::shared};
 }
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::save_problem(std::uint32_t sequence) const {

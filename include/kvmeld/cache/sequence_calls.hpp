@@ -27,7 +27,7 @@ std::string merged_cache<E, P, K, V>::full_problem(index_list sequences, index_l
   std::string text = check_calls::one_count_each("append", sequences, counts);
   if (text.empty()) text = check_calls::is_open("append", facts_, sequences);
   if (!text.empty()) return text;
-  std::uint32_t const capacity = sizes_.extent.capacity;
+  std::uint32_t const capacity = options_.extent.capacity;
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     if (counts[i] > capacity) {
       return refusal("append", message("counts[", i, "]"), counts[i], "at most ", capacity, ", the capacity");
@@ -104,7 +104,7 @@ status merged_cache<E, P, K, V>::truncate(std::uint32_t sequence, std::uint32_t 
                          "known, because a device_list was committed (call sync_lengths before recording)"));
   }
   if constexpr (!immediate) {
-    bool const there = valid().ok() && sequence < sizes_.extent.sequences;
+    bool const there = valid().ok() && sequence < options_.extent.sequences;
     if (there && sequences::truncate::reads_positions(facts_, sequence, tokens))
       return truncate_gaps(sequence, tokens);
   }
@@ -161,7 +161,7 @@ status merged_cache<E, P, K, V>::remove_entries(Removal const& removal, std::uin
   std::uint32_t const sure = writes_all ? removed.sure : 0;  // else what may not be written stays
   index_list const list{&sequence, 1};
   bounds_.assign(1, 0);
-  if (!immediate && sizes_.padded) {
+  if (!immediate && options_.padded) {
     for_tracks(sequence, [&](track t) {
       std::uint32_t const held = facts_.held(t);
       bounds_[0] = max_of(bounds_[0], held - min_of(held, sure));
@@ -169,7 +169,7 @@ status merged_cache<E, P, K, V>::remove_entries(Removal const& removal, std::uin
   }
   work_list const work = stage(list);
   detail::sequence_phase const padding{ledger_, work,
-                                       sizes_.padded ? executor_.stage(bounds()).data() : nullptr};
+                                       options_.padded ? executor_.stage(bounds()).data() : nullptr};
   fate_options const how{fates_of::call, arrays_.workspace.zero_emptied, removed.gap_end};
   auto const mark = [&](detail::launcher<E> const& launch) {
     launch(sequences::mark_removed_phase<Removal>{{launch.wave}, removal});
@@ -180,14 +180,14 @@ status merged_cache<E, P, K, V>::remove_entries(Removal const& removal, std::uin
     detail::for_each_wave(arrays_.workspace, ledger_, tracks, 1, [&](wave_ref const& wave) {
       apply_fates(detail::launcher<E>{executor_, wave}, tensors_, mark, how);
     });
-    if (sizes_.padded) pad(padding, list);
+    if (options_.padded) pad(padding, list);
   });
   if (!s.ok()) return s;
   planned_.clear();  // its memory was used
   if constexpr (!immediate) {
-    if (sizes_.padded) mirror_.drop_padding(sequence);
+    if (options_.padded) mirror_.drop_padding(sequence);
     mirror_.dropped(sequence, sure, writes_all && removed.all, removed.gap_end);
-    if (sizes_.padded) {
+    if (options_.padded) {
       mirror_.compressed(sequence);  // the last slots of a track may be empty from now on
       mirror_.pad(sequence, writes_all && mirror_.known(sequence));
     }
@@ -209,7 +209,7 @@ status merged_cache<E, P, K, V>::fork(std::uint32_t from, std::uint32_t into, st
   if (status s = refuse_once("fork", problem); !s.ok()) return s;
   status const s = carry_out(operation, {into}, {}, [&](detail::sequence_phase const& all) {
     if (how == fork_rows::shared) return;
-    track_source const source{sizes_.extent, all.work};
+    track_source const source{options_.extent, all.work};
     launch(sequences::copy_rows_phase<keys_used>{tensors_.keys, ledger_, from, frozen}, source);
     launch(sequences::copy_rows_phase<values_used>{tensors_.values, ledger_, from, frozen}, source);
   });
@@ -259,7 +259,7 @@ status merged_cache<E, P, K, V>::change_positions(Operation const& operation, st
     auto const step = operation.step();
     launch(sequences::turn_keys_phase<keys_used, std::decay_t<decltype(step)>>{tensors_.keys, ledger_,
                                                                                operation.rope, step},
-           {sizes_.extent, all.work});
+           {options_.extent, all.work});
   });
 }
 
@@ -293,7 +293,7 @@ status merged_cache<E, P, K, V>::adopt(std::uint32_t sequence, std::uint32_t ent
     mirror_.apply(begin, sequence, entries);
     mirror_.apply(operation, sequence, entries);
     mirror_.set_known(sequence, false);
-    if (sizes_.padded) mirror_.pad(sequence, false);
+    if (options_.padded) mirror_.pad(sequence, false);
   }
   return {};
 }

@@ -63,7 +63,7 @@ public:
   /// Whether the host knows the lengths that compress leaves. Does not wait.
   virtual bool exact(shortfall fallback = shortfall::evict_lowest) const = 0;
   /// The options of construction, with wave_tracks filled in. Does not wait.
-  virtual cache_options const& sizes() const = 0;
+  virtual cache_options const& options() const = 0;
   /// Whether construction succeeded. Does not wait.
   status const& valid() const { return readings().valid(); }
 
@@ -223,7 +223,7 @@ public:
   std::string name() const override { return name_of_policy(cache_.policy()); }
   observation_need needs_observation() const override { return cache_.needs_observation(); }
   bool exact(shortfall fallback) const override { return cache_.exact(fallback); }
-  cache_options const& sizes() const override { return cache_.sizes(); }
+  cache_options const& options() const override { return cache_.options(); }
   status set_rounds(std::uint32_t sequence, std::uint32_t n) override {
     return cache_.set_rounds(sequence, n);
   }

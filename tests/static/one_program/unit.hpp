@@ -38,15 +38,15 @@ using cache_type = kvmeld::merged_cache<kvmeld::host_executor, policy_type, kvme
 
 // A cache of one track over memory of the caller.
 static inline cache_type make_cache(float* keys, kvmeld::float16* values, std::uint32_t chunk) {
-  kvmeld::cache_options sizes{};
-  sizes.extent = {1, 1, 1, 1, 8, 4, 64};
+  kvmeld::cache_options options{};
+  options.extent = {1, 1, 1, 1, 8, 4, 64};
   policy_type policy = kvmeld::preset::chelsea::with_schedule(
       {0.4, 0.0, 0, 0.05}, kvmeld::quantity::entries(2), kvmeld::quantity::entries(4));
   policy.identify.chunk = chunk;
   return cache_type{kvmeld::host_executor(2), policy,
-                    kvmeld::kv{kvmeld::strided<float>(keys, "LSHTC", sizes.extent, 8),
-                               kvmeld::transposed<kvmeld::float16>(values, "LSHCT", sizes.extent, 4)},
-                    sizes};
+                    kvmeld::kv{kvmeld::strided<float>(keys, "LSHTC", options.extent, 8),
+                               kvmeld::transposed<kvmeld::float16>(values, "LSHCT", options.extent, 4)},
+                    options};
 }
 
 // A refusal is thrown, or returned as a status with the same text.

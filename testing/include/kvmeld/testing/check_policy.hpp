@@ -76,10 +76,10 @@ public:
     o.values.assign(extent_.slots() * extent_.value_dim, 1.0f);
     kv const tensors{strided<float>(o.keys.data(), "LSHTC", extent_, extent_.key_dim),
                      strided<float>(o.values.data(), "LSHTC", extent_, extent_.value_dim)};
-    cache_options sizes{};
-    sizes.extent = extent_;
-    if (shares_entries<typename Policy::merge_type>::value) sizes.members = 2 * extent_.capacity;
-    merged_cache cache{std::move(executor), policy_, tensors, sizes};
+    cache_options options{};
+    options.extent = extent_;
+    if (shares_entries<typename Policy::merge_type>::value) options.members = 2 * extent_.capacity;
+    merged_cache cache{std::move(executor), policy_, tensors, options};
     std::uint32_t const full = tokens_of(extent_), half = first_budget(extent_);
     std::uint32_t const other = extent_.sequences - 1;  // the same sequence if there is one
     write(o, 0, 0, full);

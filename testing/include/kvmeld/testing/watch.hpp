@@ -109,7 +109,7 @@ public:
         }
         if (problem.empty())
           problem = change(next, t, before, l.extent.capacity, ", though it was not in use");
-        for (slot_t s = after; problem.empty() && s < before && cache.sizes().clears_emptied(); ++s) {
+        for (slot_t s = after; problem.empty() && s < before && cache.options().clears_emptied(); ++s) {
           if (!is_zero_row(ref.values, t, s))
             problem = slot_name(t, s) + " was emptied, but its value is not zero";
         }
@@ -137,7 +137,7 @@ public:
     };
     each_track(cache.ledger().extent, [&](track t) {
       bool const listed = lists(slots, t);
-      std::uint32_t const end = listed && !cache.sizes().padded ? now_.length[t.index] : 0;
+      std::uint32_t const end = listed && !cache.options().padded ? now_.length[t.index] : 0;
       for (slot_t s = ref.length(t); s < end; ++s) {
         poison(ref.keys, t, s);
         poison(ref.values, t, s);

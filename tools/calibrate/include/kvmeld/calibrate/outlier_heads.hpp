@@ -52,10 +52,10 @@ std::vector<double> unmatched_shares(Executor executor, kv<Keys, Values> const& 
   using identifier = identify::chunked_bipartite<admit::threshold>;
   using policy_type = policy<score::none, select::sinks_and_recents, identifier, merge::degree_weighted>;
   identifier const match{rule.chunk, {rule.edge_threshold}};
-  cache_options sizes{extent};
-  sizes.whole_plan = true;
+  cache_options options{extent};
+  options.whole_plan = true;
   merged_cache<Executor, policy_type, Keys, Values> cache(
-      std::move(executor), policy_type{{}, {rule.sinks, rule.recents}, match, {}}, tensors, sizes);
+      std::move(executor), policy_type{{}, {rule.sinks, rule.recents}, match, {}}, tensors, options);
   std::vector<double> out;
   if (!cache.open(sequence, tokens).ok()) return out;
   std::uint32_t const pinned = rule.sinks.resolve(tokens, 1, 0) + rule.recents.resolve(tokens, 1, 0);

@@ -42,9 +42,9 @@ std::vector<double> thresholds_for(Executor executor, Policy policy, kv<Keys, Va
   }
   std::vector<float> theta(extent.layers, 0.0f), low(extent.layers, -1.0f), high(extent.layers, 1.0f);
   policy.identify.admission = {0.0f, false, theta.data()};
-  cache_options sizes{extent};
-  sizes.whole_plan = true;
-  merged_cache<Executor, Policy, Keys, Values> cache(std::move(executor), policy, tensors, sizes);
+  cache_options options{extent};
+  options.whole_plan = true;
+  merged_cache<Executor, Policy, Keys, Values> cache(std::move(executor), policy, tensors, options);
   fill(cache);
   std::uint32_t const tokens = cache.tokens(0);
   if (tokens < 2) {
