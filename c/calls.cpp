@@ -17,9 +17,11 @@
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/observation.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvmeld_library {
 
@@ -52,7 +54,18 @@ void copy_entries(char const* call, char const* argument, held_cache& held, kvme
   require(out, call, argument, "an array for as many numbers as the track has entries");
   if (capacity < length)
     refuse(call, "capacity", capacity, "at least ", length, ", the entries of the track");
-  held.cache->read(out, c.ledger().*array + c.ledger().at(where, 0), length * sizeof *out);
+  kvmeld::ledger_ref ledger = c.ledger();
+  std::vector<std::int32_t> numbers;  // of the sequence's pages; the table may lie on a device
+  if (ledger.paged()) {
+    kvmeld::page_table<>& table = ledger.pages.table;
+    numbers.resize(kvmeld::ceil_div(length, ledger.pages.page_size));
+    held.cache->read(numbers.data(), table.entries + table.row(where), numbers.size() * sizeof numbers[0]);
+    table = kvmeld::table_rows<std::int32_t>(numbers.data(), 0);
+  }
+  for (std::uint32_t s = 0, run; s < length; s += run) {
+    run = std::min(length - s, ledger.adjoining(s));
+    held.cache->read(out + s, ledger.*array + ledger.at(where, s), run * sizeof *out);
+  }
 }
 
 /// The attention of a call in one layer.
@@ -147,6 +160,11 @@ kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences, uint3
 
 kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into) {
   return on_cache("kvmeld_fork", cache, [&](held_cache& held) { held.cache->cache().fork(from, into); });
+}
+
+kvmeld_status kvmeld_copy_page(kvmeld_cache cache, uint32_t from, uint32_t into) {
+  return on_cache("kvmeld_copy_page", cache,
+                  [&](held_cache& held) { held.cache->cache().copy_page(from, into); });
 }
 
 kvmeld_status kvmeld_truncate(kvmeld_cache cache, uint32_t sequence, uint32_t tokens) {

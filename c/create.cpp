@@ -59,6 +59,14 @@ page_list pages_of(char const* call, kvmeld_options const& o) {
   return {o.page_size, o.page_table, o.page_table_stride};
 }
 
+/// Where the ledger's numbers per entry lie, if the pools have a number of pages.
+kvmeld::ledger_pages ledger_pages_of(char const* call, kvmeld_options const& o, kvmeld::shape const& s) {
+  if (o.pool_pages == 0) return {};
+  if (o.page_size == 0) refuse(call, "options.pool_pages", o.pool_pages, "0, because options.page_size is 0");
+  kvmeld::page_table<> const table{o.page_table, o.page_table_stride};
+  return {o.pool_pages, kvmeld::dense_places(table, o.page_size, s)};
+}
+
 void check_place(char const* call, kvmeld_options const& o) {
   if (o.device < -1) refuse(call, "options.device", o.device, "-1, or the number of a device");
   if (o.device >= 0) {
@@ -169,10 +177,11 @@ kvmeld::compose::composed read_policy(char const* call, kvmeld_options const& o,
 }
 
 ingredients read_ingredients(char const* call, kvmeld_options const& o, memory_source& memory) {
-  kvmeld::cache_options const sizes = sizes_of(call, o);
+  kvmeld::cache_options sizes = sizes_of(call, o);
   std::vector<float> frequencies, learned;
   kvmeld::compose::composed const policy = read_policy(call, o, frequencies, learned);
   page_list const pages = pages_of(call, o);
+  sizes.ledger_pages = ledger_pages_of(call, o, sizes.extent);
   std::vector<float> sinks;
   kvmeld::attention_params const attention = read_attention(call, o, sizes.extent, sinks);
   return {policy,

@@ -183,6 +183,12 @@ typedef struct kvmeld_options {
      cache has layers of one kind: where a model has several (windows in some layers), each kind that shall
      shrink is a cache of its own. */
   kvmeld_attention const* attention;
+  /* With pages: how many the pools have; 0: not told. If it is told, the ledger's numbers per entry lie in
+     pages as the rows do, and take bytes for the pool alone; otherwise for options.sequences *
+     options.capacity. The page table must then name a page of the pool for every entry that is held and every
+     token that is appended. Sequences that share a page share these numbers: its entries must be frozen in
+     all of them, and scores of frozen entries stay as they were. kvmeld_copy_page copies a page's numbers. */
+  uint32_t pool_pages;
 } kvmeld_options;
 
 /* How many entries a track may keep. Exactly one of `entries` and `ratio` is not 0. */
@@ -262,7 +268,7 @@ KVMELD_API kvmeld_status kvmeld_policy(kvmeld_cache cache, char const** name);
 
 /* Begins a sequence that is not open. `tokens` tokens lie in K and V already; each becomes an entry of degree
    1, with its slot as position. The first `frozen` entries are never written or moved. `tokens` is at most
-   the capacity, and `frozen` at most `tokens`. Takes time in proportion to the capacity of its tracks. Does
+   the capacity, and `frozen` at most `tokens`. Takes time in proportion to `tokens`. Does
    not wait. */
 KVMELD_API kvmeld_status kvmeld_open(kvmeld_cache cache, uint32_t sequence, uint32_t tokens, uint32_t frozen);
 /* Ends a sequence; its number can be opened again. Does not wait. */
@@ -282,6 +288,10 @@ KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* seque
    positions, scores. Takes time in proportion to the capacity, and copies the rows of all entries. Does not
    wait. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
+/* Copies what the ledger holds of page `from` to page `into`, if options.pool_pages was told: for a page that
+   an engine copies or moves, in order with other calls, before the page table names `into`. Takes time in
+   proportion to a page. Does not wait. Refuses a page that is none of the pool. */
+KVMELD_API kvmeld_status kvmeld_copy_page(kvmeld_cache cache, uint32_t from, uint32_t into);
 /* Goes back to the first `tokens` tokens: forgets the entries at positions from `tokens` on. Waits only if it
    goes back to before a gap that kvmeld_drop_positions or kvmeld_shift left. Refused while tokens are
    pending, if a token to forget came before a compression that changed the sequence, and if frozen entries

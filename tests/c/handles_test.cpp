@@ -45,6 +45,7 @@ std::vector<function> functions() {
       {"kvmeld_append", [](kvmeld_cache c) { return kvmeld_append(c, &sequence, &number, 1); }},
       {"kvmeld_commit", [](kvmeld_cache c) { return kvmeld_commit(c, &sequence, &number, 1); }},
       {"kvmeld_fork", [](kvmeld_cache c) { return kvmeld_fork(c, 0, 1); }},
+      {"kvmeld_copy_page", [](kvmeld_cache c) { return kvmeld_copy_page(c, 0, 1); }},
       {"kvmeld_truncate", [](kvmeld_cache c) { return kvmeld_truncate(c, 0, 1); }},
       {"kvmeld_drop_positions", [](kvmeld_cache c) { return kvmeld_drop_positions(c, 0, 0, 1); }},
       {"kvmeld_shift", [](kvmeld_cache c) { return kvmeld_shift(c, 0, 1, nullptr, 0); }},
@@ -119,7 +120,7 @@ TEST_CASE("stale, foreign and zero handles are refused by every function") {
                   "; it must be one that kvmeld_create made and kvmeld_destroy has not destroyed");
     }
   }
-  CHECK(functions().size() == 28);  // all that take a handle
+  CHECK(functions().size() == 29);  // all that take a handle
 }
 
 TEST_CASE("handles are not given out again") {
@@ -238,15 +239,17 @@ TEST_CASE("kvmeld_bytes tells what a cache takes from an allocator, and all of i
   for (char const* const policy :
        {"h2o", "chelsea", "expected_attention rope=half_split frequencies=1,0.5,0.25,0.125",
         "streaming_llm"}) {
-    for (std::uint32_t const page : {0u, 16u}) {
+    for (std::uint32_t const form : {0u, 1u, 2u}) {
+      std::uint32_t const page = form == 0 ? 0 : 16;
       CAPTURE(policy);
-      CAPTURE(page);
+      CAPTURE(form);
       counting memory;
       kvmeld_options o = options(policy);
       std::vector<std::int32_t> table{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
       o.page_size = page;
       o.page_table = table.data();
       o.page_table_stride = 4;
+      o.pool_pages = form == 2 ? 7 : 0;
       std::size_t bytes = 0;
       REQUIRE(kvmeld_bytes(&o, &bytes) == KVMELD_OK);
       o.allocator = memory.functions();

@@ -187,6 +187,50 @@ TEST_CASE("tensors that cannot be right, of kvmeld_create and kvmeld_rebind") {
   CHECK(std::memcmp(e.k.data(), e.k.data() + engine::sequence, 4 * 8 * sizeof(float)) == 0);
 }
 
+TEST_CASE("a ledger in pages: its bytes, a page that moves, and what is refused") {
+  kvmeld_options o = options("h2o");
+  o.pool_pages = 9;
+  std::size_t dense = 0, paged = 0;
+  invalid(kvmeld_bytes(&o, &dense),
+          "kvmeld_bytes: options.pool_pages is 9; it must be 0, because options.page_size is 0");
+  std::vector<std::int32_t> table{4, 8, 1, 2, 0, 7, 5, 3, 6, 6, 6, 6};
+  o.page_size = 16;
+  o.page_table = table.data();
+  o.page_table_stride = 4;
+  o.pool_pages = 0;
+  REQUIRE(kvmeld_bytes(&o, &dense) == KVMELD_OK);
+  engine e;
+  std::vector<float> k(9 * 2 * 2 * 16 * 8), v(k.size());
+  e.keys = {k.data(), 2 * 2 * 16 * 8, 2 * 16 * 8, 16 * 8, 8, 1};
+  e.values = {v.data(), 2 * 2 * 16 * 8, 2 * 16 * 8, 16 * 8, 8, 1};
+  e.keys.layer_stride = e.values.layer_stride = 2 * 16 * 8;
+  e.keys.sequence_stride = e.values.sequence_stride = 2 * 2 * 16 * 8;
+  {
+    kvmeld_cache made{0};
+    REQUIRE(kvmeld_create(&o, &e.keys, &e.values, 1, &made) == KVMELD_OK);
+    invalid(kvmeld_copy_page(made, 0, 1),
+            "copy_page: options.ledger_pages.count is 0; it must be at least 1");
+    REQUIRE(kvmeld_destroy(made) == KVMELD_OK);
+  }
+  o.pool_pages = 9;
+  REQUIRE(kvmeld_bytes(&o, &paged) == KVMELD_OK);
+  CHECK(paged < dense);
+  REQUIRE(kvmeld_create(&o, &e.keys, &e.values, 1, &e.cache) == KVMELD_OK);
+  invalid(kvmeld_copy_page(e.cache, 9, 1), "copy_page: from is 9; it must be 0 to 8, the pages of the pool");
+  invalid(kvmeld_copy_page(e.cache, 1, 9), "copy_page: into is 9; it must be 0 to 8, the pages of the pool");
+  REQUIRE(kvmeld_open(e.cache, 1, 40, 0) == KVMELD_OK);
+  auto const positions = [&] {
+    std::vector<std::int32_t> out(40);
+    REQUIRE(kvmeld_positions(e.cache, 1, 1, 1, out.data(), 40) == KVMELD_OK);
+    return out;
+  };
+  std::vector<std::int32_t> const before = positions();
+  for (std::int32_t s = 0; s < 40; ++s) CHECK(before[static_cast<std::size_t>(s)] == s);
+  REQUIRE(kvmeld_copy_page(e.cache, 7, 6) == KVMELD_OK);
+  table[5] = 6;
+  CHECK(positions() == before);
+}
+
 TEST_CASE("pages that cannot be right") {
   kvmeld_options o = options();
   std::vector<std::int32_t> const table(3 * 4);

@@ -211,6 +211,8 @@ private:
     case 11: o.page_table = nullptr; break;
     case 12: o.queries_per_kv_head = c_.below(70000); break;
     case 13: o.policy = nullptr; break;
+    case 14:
+    case 15: o.pool_pages = sequences * (capacity / page); break;
     default: break;
     }
     // Memory is for these extents and this element; what asks for more is only asked for its bytes.

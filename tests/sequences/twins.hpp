@@ -19,16 +19,19 @@ template <class Policy> class twins {
   using memory_type = support::engine_memory<float>;
 
 public:
-  twins(Policy const& policy, std::uint32_t seed)
+  // `near_pages` and `far_pages`: where the ledgers' entries lie.
+  twins(Policy const& policy, std::uint32_t seed, kvmeld::ledger_pages const& near_pages = {},
+        kvmeld::ledger_pages const& far_pages = {})
       : d_(seed),
+        pages_(near_pages.count != 0 || far_pages.count != 0),
         near_memory_(extent),
         far_memory_(extent),
-        near_(cache_for(near_memory_, policy, options())),
-        far_(support::fenced_executor(), policy, far_memory_.tensors(), options()) {}
+        near_(cache_for(near_memory_, policy, options(near_pages))),
+        far_(support::fenced_executor(), policy, far_memory_.tensors(), options(far_pages)) {}
 
   // Tokens arrive and are observed, all at once or after drafts were rejected.
   void open(std::uint32_t q) {
-    std::uint32_t const n = d_.between(20, 60), frozen = d_.below(3), id = d_.below(100);
+    std::uint32_t const n = d_.between(20, 60), frozen = most_frozen(3), id = d_.below(100);
     write(q, n);
     both([&](auto& c) { c.open(q, n, frozen, kvmeld::sequence_id{id}); });
     observe({q});
@@ -87,7 +90,7 @@ public:
       both([&](auto& c) { c.fork(from, 2, 0, kvmeld::sequence_id{id}); });
     }
     if (d_.chance(0.2)) {
-      std::uint32_t const frozen = d_.below(4);
+      std::uint32_t const frozen = most_frozen(4);
       both([&](auto& c) { c.freeze(q, frozen); });
     }
     if (d_.chance(0.2)) both([&](auto& c) { c.set_rounds(q, 0); });
@@ -166,8 +169,14 @@ public:
   }
 
 protected:
-  static kvmeld::cache_options options() {
+  // Frozen entries gather no attention if their page may be shared, so a ledger in pages has none here.
+  std::uint32_t most_frozen(std::uint32_t limit) {
+    std::uint32_t const n = d_.below(limit);
+    return pages_ ? 0 : n;
+  }
+  static kvmeld::cache_options options(kvmeld::ledger_pages const& pages) {
     kvmeld::cache_options s{extent};
+    s.ledger_pages = pages;
     s.whole_plan = true;
     s.members = kvmeld::shares_entries<typename Policy::merge_type>::value ? members : 0;
     return s;
@@ -196,6 +205,7 @@ protected:
   }
 
   support::dice d_;
+  bool pages_;
   memory_type near_memory_, far_memory_;
   decltype(cache_for(std::declval<memory_type&>(), std::declval<Policy const&>())) near_;
   kvmeld::merged_cache<support::fenced_executor, Policy, kvmeld::strided<float>, kvmeld::strided<float>> far_;

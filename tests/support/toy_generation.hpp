@@ -167,7 +167,6 @@ private:
             "the last token is the last entry");
     require(bad_rows == 0, "rows are finite");
     require(bad_scores == 0, "scores are finite");
-    require(n == l.extent.capacity || l.degree[l.at(t, n)] == 0.0f, "empty slots have degree 0");
     report_.max_degree = std::max(report_.max_degree, most);
     if (l.members.capacity != 0) check_members(l, t);
     switch (options_.degrees) {

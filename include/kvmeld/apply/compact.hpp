@@ -293,13 +293,12 @@ struct compact_ledger_phase : track_phase {
     std::uint32_t const kept = plan.new_length[t.item];
     if (kept != n) {
       kept_entries const entries(wave, t.item);
-      std::size_t const first = l.at(t.where, 0);
+      entry_indices const at = l.from(t.where);
       for_each_field(
           [&](field_of what, std::uint32_t, auto* x) {
-            if (what == field_of::entry) move(team, entries, x + first);
+            if (what == field_of::entry) move(team, entries, at, x);
           },
           l);
-      team.for_each(n - kept, [&](std::uint32_t i) { l.degree[first + kept + i] = 0.0f; });
     }
     compact_members(team, wave, t);
     team.sync();
@@ -312,9 +311,10 @@ struct compact_ledger_phase : track_phase {
 private:
   /// Moves the elements of one array. Several lanes read a batch before any of them writes it, and no later
   /// batch reads what was written. Collective.
-  template <class Team, class T> KVMELD_HD void move(Team const& team, kept_entries const& kept, T* x) const {
+  template <class Team, class T>
+  KVMELD_HD void move(Team const& team, kept_entries const& kept, entry_indices const& at, T* x) const {
     if (team.lanes() == 1) {
-      for (slot_t to = kept.first_move; to < kept.count; ++to) x[to] = x[kept.from(to)];
+      for (slot_t to = kept.first_move; to < kept.count; ++to) x[at(to)] = x[at(kept.from(to))];
       return;
     }
     constexpr std::uint32_t at_once = 4;
@@ -323,12 +323,12 @@ private:
       T held[at_once] = {};  // compilers do not see that only elements that were read are written
       for (std::uint32_t j = 0; j < at_once; ++j) {
         slot_t const to = first + j * lanes + team.lane();
-        if (to < kept.count) held[j] = x[kept.from(to)];
+        if (to < kept.count) held[j] = x[at(kept.from(to))];
       }
       team.sync();
       for (std::uint32_t j = 0; j < at_once; ++j) {
         slot_t const to = first + j * lanes + team.lane();
-        if (to < kept.count) x[to] = held[j];
+        if (to < kept.count) x[at(to)] = held[j];
       }
     }
   }

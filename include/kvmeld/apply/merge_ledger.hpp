@@ -52,7 +52,7 @@ private:
     unrolled<max_channels>([&](auto channel) {
       constexpr std::uint32_t c = decltype(channel)::value;
       if (c >= l.channels.count) return;
-      float* const x = l.channel_data[c] + l.at(t.where, 0);
+      entry_array<float> const x{l.channel_data[c], l.from(t.where)};
       float total = l.channels.at[c].rule == channel_rule::max ? x[m.slots[0]] : 0.0f;
       for (std::uint32_t i = 0; i < m.count; ++i) {
         float const y = x[m.slots[i]];

@@ -7,12 +7,12 @@
 #include <kvmeld/attention/log_degree_bias.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/page_places.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/layout/page_places.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -15,6 +15,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace kvmeld {
@@ -34,7 +36,11 @@ struct cache_arrays {
 /// Carves the ledger of a cache with these options; only counts bytes if the arena has no memory.
 inline ledger_ref carve_ledger(arena& a, cache_options const& options, channel_list const& channels,
                                std::uint32_t table_floats) {
-  ledger_ref l = carve_ledger(a, options.extent, channels, options.members, table_floats);
+  ledger_pages const& pages = options.ledger_pages;
+  ledger_ref l = pages.count == 0
+                     ? carve_ledger(a, options.extent, channels, options.members, table_floats)
+                     : carve_ledger(a, options.extent, channels, options.members, table_floats, pages.places,
+                                    pages.count * static_cast<std::size_t>(pages.places.page_stride));
   l.first_layer = options.first_layer;
   l.first_kv_head = options.first_kv_head;
   l.ignore_degree = options.ignore_degree;
@@ -96,8 +102,10 @@ inline std::size_t cache_bytes(cache_options options, channel_list const& channe
 
 /// A ledger that the host can read: the cache's own, or a copy in `memory`.
 struct readable_ledger {
-  std::vector<std::byte> memory;  ///< the copy's bytes; empty if the host can read executor memory
-  ledger_ref ledger;              ///< the copy, or the cache's own ledger
+  std::vector<std::byte> memory;          ///< the copy's bytes; empty if the host can read executor memory
+  ledger_ref ledger;                      ///< the copy, or the cache's own ledger
+  std::shared_ptr<void const> entries{};  ///< keeps the copy of a sequence's entries, if they lie in pages
+  std::string problem{};                  ///< why there is no copy; empty if there is
 };
 
 /// The cache's ledger for the host. If launches are not immediate, waits and copies its first `bytes` bytes;

@@ -5,6 +5,7 @@
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/page_places.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
 
@@ -38,11 +39,23 @@ inline std::uint32_t tracks_per_plan(plan_scope scope, shape const& s) {
 
 }  // namespace detail
 
+/// Pages in which the ledger keeps its numbers per entry, in the order of the pages of K and V. A paged
+/// engine has fewer slots in its pool than sequences * capacity, and the ledger then takes bytes for the pool
+/// alone.
+struct ledger_pages {
+  std::uint32_t count = 0;  ///< pages of the pool; 0: the ledger has an element for every slot of every track
+  /// How K's block table names the page of an entry, and where the entry's elements lie: dense_places(table,
+  /// page_size, extent). The table is read where rows are read: it must name a page for every slot that a
+  /// call appends, and for every entry that is held. When it moves, call rebind_pages.
+  page_places<> places;
+};
+
 /// Options fixed at construction. They determine how much memory a cache takes.
 struct cache_options {
   shape extent;  ///< layers, sequences, heads and capacity of the cache
-  /// Tracks planned together, rounded to whole plan scopes. 0: two per worker of the executor, or as many as
-  /// 1 MiB of workspace per worker holds, if these are more.
+  /// Tracks of full capacity that the workspace has room to plan together, rounded to whole plan scopes. Of
+  /// shorter tracks it holds more, up to 1024. 0: two per worker of the executor, or as many as 1 MiB of
+  /// workspace per worker holds, if these are more; but no more than 64 MiB hold, if that is a plan scope.
   std::uint32_t wave_tracks = 0;
   bool whole_plan = false;                     ///< hold a plan of every track; `plan` and `apply` need it
   std::uint32_t members = 0;                   ///< members per track, for policies that share entries
@@ -75,6 +88,10 @@ struct cache_options {
   /// rows keep what was in them. kvmeld never reads them (testing::watch::poison_emptied shows whether an
   /// engine does). `padded` implies it.
   bool zero_emptied = false;
+  /// With a count: the ledger's numbers per entry lie in pages. Sequences that share a page share its
+  /// numbers, so that entries of such pages must be frozen in all of them, and nothing is added to the scores
+  /// of frozen entries. Needs `members` 0.
+  kvmeld::ledger_pages ledger_pages{};
   /// Compressions count what they do, for request_stats. This costs two more launches per wave and 112 bytes
   /// per track.
   bool stats = false;
@@ -114,6 +131,32 @@ inline std::string extent_problem(shape const& s) {
     return refusal("shape", "layers * sequences * kv_heads * capacity", slots, "at most ", largest::slots);
   }
   return {};
+}
+
+/// Why the ledger's numbers cannot lie in these pages; empty if they can, or if there are none.
+inline std::string ledger_pages_problem(cache_options const& options) {
+  ledger_pages const& pages = options.ledger_pages;
+  if (pages.count == 0) return {};
+  if (options.members != 0) return refusal("options.ledger_pages", "options.members", options.members, "0");
+  page_places<> const& p = pages.places;
+  if (std::string text = p.problem("options.ledger_pages"); !text.empty()) return text;
+  struct {
+    char const* name;
+    std::int64_t value;
+  } const strides[] = {
+      {"page_stride", p.page_stride}, {"layer_stride", p.layer_stride}, {"head_stride", p.head_stride}};
+  for (auto const& stride : strides) {
+    if (stride.value < 0 || stride.value > std::int64_t{largest::slots})
+      return refusal("options.ledger_pages", stride.name, stride.value, "0 to ", largest::slots);
+  }
+  std::uint64_t const least = p.least_page_stride(options.extent);
+  if (static_cast<std::uint64_t>(p.page_stride) < least)
+    return refusal("options.ledger_pages", "page_stride", p.page_stride, "at least ", least,
+                   ", the elements of a page");
+  std::uint64_t const elements =
+      saturated_product<std::uint64_t>(pages.count, static_cast<std::uint64_t>(p.page_stride));
+  if (elements <= largest::slots) return {};
+  return refusal("options.ledger_pages", "count * page_stride", elements, "at most ", largest::slots);
 }
 
 /// Why the tracks of a plan scope cannot share one plan; empty if they can. Their rows, joined to one long

@@ -120,6 +120,7 @@ template <class Policy, class Keys, class Values>
 std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cache_options const& options) {
   std::string problem = extent_problem(options.extent);
   if (problem.empty()) problem = members_problem(options.members, options.extent.tracks());
+  if (problem.empty()) problem = ledger_pages_problem(options);
   if (problem.empty()) problem = scope_problem(options);
   if (problem.empty()) problem = tensors_problem(x, options.extent);
   if (problem.empty()) problem = configuration_problem(p);

@@ -19,6 +19,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/page_table.hpp>
 #include <kvmeld/core/plan.hpp>
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/span.hpp>
@@ -50,6 +51,7 @@
 #include <kvmeld/sequences/append.hpp>
 #include <kvmeld/sequences/close.hpp>
 #include <kvmeld/sequences/commit.hpp>
+#include <kvmeld/sequences/copy_page.hpp>
 #include <kvmeld/sequences/drop_positions.hpp>
 #include <kvmeld/sequences/fork.hpp>
 #include <kvmeld/sequences/freeze.hpp>
@@ -151,6 +153,29 @@ public:
     tensors_ = tensors;
     return {};
   }
+  /// Points the ledger at another block table, if its entries lie in pages (options.ledger_pages): for
+  /// engines that reallocate the table. The table names the same pages. Enqueues nothing. Launches that were
+  /// enqueued before still read the old table. Refuses a null table, and a cache whose ledger has no pages.
+  status rebind_pages(page_table<> table) {
+    auto const problem = [&] {
+      if (!ledger_.paged()) return refusal("rebind_pages", "options.ledger_pages.count", 0, "at least 1");
+      return table_problem("rebind_pages", table.entries);
+    };
+    if (status s = refuse(problem); !s.ok()) return s;
+    options_.ledger_pages.places.table = table;
+    bind_memory();
+    return {};
+  }
+  /// What the ledger holds of one page, if its entries lie in pages: pieces of memory of the executor, whose
+  /// bytes go where the page goes. An engine that copies a page, swaps it out or sends it elsewhere copies
+  /// them in order with the cache's launches. Two caches with the same policy and page strides have the same
+  /// pieces. Enqueues nothing. Refuses a page that is none of the pool (the vector is then empty), and a
+  /// cache whose ledger has no pages.
+  std::vector<span<std::byte>> page_pieces(std::uint32_t page) const;
+  /// Copies what the ledger holds of page `from` to page `into`: for copy on write, beside the engine's copy
+  /// of the rows. Enqueues 1 launch; does not wait. Takes O(entries of a page) work. Refuses what page_pieces
+  /// refuses. Cannot be recorded.
+  status copy_page(std::uint32_t from, std::uint32_t into);
   /// The cache's own copy of the executor. Calls of the cache run on it, and so should attention. Enqueues
   /// nothing.
   Executor& executor() { return executor_; }
@@ -540,9 +565,7 @@ private:
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;
   template <class Use> status read_sequence(std::uint32_t sequence, Use use) const;
-  detail::readable_ledger readable() const {
-    return detail::read_ledger(executor_, arrays_, memory_.data(), options_, arrays_.ledger_bytes);
-  }
+  detail::readable_ledger readable(std::uint32_t sequence) const;
   void read_numbers(std::uint32_t sequence);
   void know_lengths(std::uint32_t sequence);
   void know_tokens(std::uint32_t sequence);

@@ -99,6 +99,24 @@ stats_sum merged_cache<E, P, K, V>::stats(std::uint32_t sequence) const {
   return sum;
 }
 
+/// The ledger for the host, in which entries of `sequence` can be read. If launches are not immediate, waits
+/// and copies the ledger, or if entries lie in pages the numbers of all sequences and the entries of this
+/// one.
+template <class E, class P, class K, class V>
+detail::readable_ledger merged_cache<E, P, K, V>::readable(std::uint32_t sequence) const {
+  bool const gathers = !immediate && ledger_.paged();
+  detail::readable_ledger all = detail::read_ledger(executor_, arrays_, memory_.data(), options_,
+                                                    gathers ? arrays_.word_bytes : arrays_.ledger_bytes);
+  if (!gathers) return all;
+  auto const copy = std::make_shared<detail::sequence_ledger<E>>(executor_, ledger_, sequence);
+  all.problem = copy->problem("merged_cache");
+  if (!all.problem.empty()) return all;
+  copy->load();
+  detail::show_entries(all.ledger, copy->ledger());
+  all.entries = copy;
+  return all;
+}
+
 // ---- saving -------------------------------------------------------------------------------------
 
 /// What the bytes tell of this cache. Waits if launches are not immediate.

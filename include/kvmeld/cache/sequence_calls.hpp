@@ -118,7 +118,8 @@ status merged_cache<E, P, K, V>::truncate_gaps(std::uint32_t sequence, std::uint
   sequences::truncate const operation{};
   std::vector<std::uint32_t> kept;
   auto const problem = [&] {
-    detail::readable_ledger const now = readable();
+    detail::readable_ledger const now = readable(sequence);
+    if (!now.problem.empty()) return now.problem;
     std::string text = operation.problem(now.ledger, {sequence}, {tokens});
     if (!text.empty()) return text;
     for_tracks(sequence, [&](track t) { kept.push_back(operation.kept(now.ledger, t, tokens)); });
@@ -151,7 +152,8 @@ status merged_cache<E, P, K, V>::remove_entries(Removal const& removal, std::uin
     });
     if (!text.empty() || (writes_all && facts_.frozen[sequence] == 0)) return text;
     if (!immediate && facts_.frozen[sequence] == 0) return text;
-    detail::readable_ledger const now = readable();
+    detail::readable_ledger const now = readable(sequence);
+    if (!now.problem.empty()) return now.problem;
     return sequences::entries_problem(removal, now.ledger, sequence, [&](track t) {
       return check_calls::shielded_length(now.ledger, t, seen_tensors());
     });
@@ -227,7 +229,8 @@ status merged_cache<E, P, K, V>::shift(std::uint32_t sequence, position_t offset
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
     if (!text.empty()) return text;
-    detail::readable_ledger const now = readable();
+    detail::readable_ledger const now = readable(sequence);
+    if (!now.problem.empty()) return now.problem;
     operation.count(now.ledger, sequence);
     return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
   };
@@ -243,7 +246,8 @@ status merged_cache<E, P, K, V>::renumber(std::uint32_t sequence, rope_params co
   auto const problem = [&] {
     std::string text = operation.template problem<values_used>(facts_, sequence, immediate);
     if (!text.empty()) return text;
-    detail::readable_ledger const now = readable();
+    detail::readable_ledger const now = readable(sequence);
+    if (!now.problem.empty()) return now.problem;
     operation.count(now.ledger, sequence);
     return operation.entries_problem(now.ledger, sequence, seen_tensors().keys);
   };
@@ -261,6 +265,33 @@ status merged_cache<E, P, K, V>::change_positions(Operation const& operation, st
                                                                                operation.rope, step},
            {options_.extent, all.work});
   });
+}
+
+template <class E, class P, class K, class V>
+std::vector<span<std::byte>> merged_cache<E, P, K, V>::page_pieces(std::uint32_t page) const {
+  std::vector<span<std::byte>> pieces;
+  auto const problem = [&] {
+    return sequences::page_problem("page_pieces", "page", page, options_.ledger_pages.count);
+  };
+  if (!refuse(problem).ok()) return pieces;
+  detail::for_each_field_as_bytes(ledger_, [&](detail::field const& f) {
+    if (f.what != detail::field_of::entry) return;
+    std::size_t const bytes = static_cast<std::size_t>(ledger_.pages.page_stride) * f.bytes;
+    pieces.push_back({f.data + page * bytes, bytes});
+  });
+  return pieces;
+}
+
+template <class E, class P, class K, class V>
+status merged_cache<E, P, K, V>::copy_page(std::uint32_t from, std::uint32_t into) {
+  auto const problem = [&] {
+    std::uint32_t const count = options_.ledger_pages.count;
+    std::string text = sequences::page_problem("copy_page", "from", from, count);
+    return text.empty() ? sequences::page_problem("copy_page", "into", into, count) : text;
+  };
+  if (status s = refuse_once("copy_page", problem); !s.ok() || from == into) return s;
+  sequences::copy_page_phase const phase{ledger_, from, into};
+  return kvmeld::launch_all(executor_, "copy_page", [&] { executor_.run(phase, options_.extent, 1, phase); });
 }
 
 template <class E, class P, class K, class V>

@@ -20,8 +20,10 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 namespace detail {
 
-/// The ledger itself, or if launches are not immediate a ledger of this sequence alone, with the number 0. A
-/// kernel gathers it in memory of the executor, from where one copy brings it to the host; and back.
+/// A ledger of one sequence on the host, if the cache's own cannot serve: because launches are not immediate,
+/// or because its entries lie in pages. It has the number 0 in it. A kernel gathers the sequence; where the
+/// host cannot read what kernels write, it does so in memory of the executor, from where one copy brings it
+/// to the host; and back. Otherwise this is the cache's ledger itself.
 template <class Executor> class sequence_ledger {
 public:
   sequence_ledger(Executor& executor, ledger_ref const& of, std::uint32_t sequence)
@@ -44,31 +46,31 @@ public:
   }
   /// Brings the sequence to the host. Waits.
   void load() {
-    if constexpr (!immediate) {
-      reserve();
-      run({whole_, sequence_, gathered(), 0});
-      executor_.download(here_->data(), there_.data(), bytes_);
-    }
+    if (!copies()) return;
+    reserve();
+    run({whole_, sequence_, gathered(), 0});
+    if constexpr (!immediate) executor_.download(here_->data(), there_.data(), bytes_);
   }
   /// Room on the host for a sequence that store() takes to the cache's ledger.
   void reserve() {
-    if constexpr (!immediate) here_.emplace(whole_);
+    if (copies()) here_.emplace(whole_);
   }
   /// Takes the sequence to the cache's ledger. May wait.
   void store() {
-    if constexpr (!immediate) {
-      executor_.upload(there_.data(), here_->data(), bytes_);
-      run({gathered(), 0, whole_, sequence_});
-    }
+    if (!copies()) return;
+    if constexpr (!immediate) executor_.upload(there_.data(), here_->data(), bytes_);
+    run({gathered(), 0, whole_, sequence_});
   }
 
-  ledger_ref const& ledger() const { return immediate ? whole_ : here_->ledger(); }
-  std::uint32_t sequence() const { return immediate ? sequence_ : 0; }
+  ledger_ref const& ledger() const { return copies() ? here_->ledger() : whole_; }
+  std::uint32_t sequence() const { return copies() ? 0 : sequence_; }
 
 private:
   static constexpr bool immediate = is_immediate<Executor>::value;
 
+  bool copies() const { return !immediate || whole_.paged(); }
   ledger_ref gathered() const {
+    if constexpr (immediate) return here_->ledger();
     arena a(there_.data(), bytes_);
     return carve_one_sequence(a, whole_);
   }

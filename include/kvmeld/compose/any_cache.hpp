@@ -94,6 +94,8 @@ public:
   /// Freezes exactly the first `length` entries of every track. Enqueues; waits for lengths that the host
   /// does not know.
   virtual status freeze(std::uint32_t sequence, std::uint32_t length) = 0;
+  /// Does what merged_cache::copy_page does. Enqueues 1 launch; does not wait.
+  virtual status copy_page(std::uint32_t from, std::uint32_t into) = 0;
   /// Moves positions from `first` on by `offset`, and turns keys. Waits on devices, then enqueues.
   virtual status shift(std::uint32_t sequence, position_t offset, rope_params const& rope = {},
                        position_t first = 0) = 0;
@@ -273,6 +275,7 @@ public:
   status freeze(std::uint32_t sequence, std::uint32_t length) override {
     return cache_.freeze(sequence, length);
   }
+  status copy_page(std::uint32_t from, std::uint32_t into) override { return cache_.copy_page(from, into); }
   status shift(std::uint32_t sequence, position_t offset, rope_params const& rope,
                position_t first) override {
     return cache_.shift(sequence, offset, rope, first);

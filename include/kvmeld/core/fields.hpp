@@ -64,12 +64,12 @@ template <class F> void for_each_field_as_bytes(ledger_ref const& l, F visit) {
       l);
 }
 
-/// Where the part of an array that belongs to a track, or to the track's sequence, begins.
-KVMELD_HD inline std::size_t begin_of_part(ledger_ref const& l, field_of what, track t) {
+/// Where the part of an array lies that belongs to a track, or to the track's sequence.
+KVMELD_HD inline entry_indices indices_of_part(ledger_ref const& l, field_of what, track t) {
   switch (what) {
   case field_of::sequence: return t.sequence;
   case field_of::track: return t.index;
-  case field_of::entry: return l.at(t, 0);
+  case field_of::entry: return l.from(t);
   case field_of::member: break;
   }
   return l.members.at(t, 0);
@@ -80,9 +80,10 @@ KVMELD_HD inline std::uint32_t size_of_part(ledger_ref const& l, field_of what, 
   return what == field_of::entry ? l.length[t.index] : what == field_of::member ? l.members.held(t) : 1;
 }
 
-/// The bytes of this part.
+/// The bytes of this part. The ledger's entries do not lie in pages.
 inline span<std::byte> bytes_of_part(ledger_ref const& l, field const& f, track t) {
-  return {f.data + begin_of_part(l, f.what, t) * f.bytes, std::size_t{size_of_part(l, f.what, t)} * f.bytes};
+  return {f.data + indices_of_part(l, f.what, t)(0) * f.bytes,
+          std::size_t{size_of_part(l, f.what, t)} * f.bytes};
 }
 
 }  // namespace detail

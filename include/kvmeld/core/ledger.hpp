@@ -6,6 +6,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/members.hpp>
+#include <kvmeld/core/page_places.hpp>
 #include <kvmeld/core/random.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/workspace.hpp>
@@ -62,8 +63,36 @@ KVMELD_HD inline float log_of_degree(float degree) {
   return degree == 1.0f ? 0.0f : degree > 0.0f ? std::log(degree) : element_traits<float>::lowest;
 }
 
-/// Trivially copyable view of the ledger's arrays; independent of any policy's type.
-/// Per-entry arrays are [tracks][capacity] and valid below length; per-sequence arrays are [sequences].
+/// Where the elements of a track lie in arrays of the ledger, from some slot on. Valid as long as the
+/// ledger_ref that it comes from.
+class entry_indices {
+public:
+  KVMELD_HD entry_indices(std::size_t first = 0) : base_(first), pages_(nullptr), where_{}, first_(0) {}
+  KVMELD_HD entry_indices(page_places<> const* pages, track where, slot_t first)
+      : base_(0), pages_(pages), where_(where), first_(first) {}
+
+  /// Index of the element of the i-th slot.
+  KVMELD_HD std::size_t operator()(std::uint32_t i) const {
+    return pages_ == nullptr ? base_ + i : static_cast<std::size_t>(pages_->at(where_, first_ + i));
+  }
+
+private:
+  std::size_t base_;
+  page_places<> const* pages_;
+  track where_;
+  slot_t first_;
+};
+
+/// The elements of a track in one array of the ledger, from some slot on.
+template <class T> struct entry_array {
+  T* data;
+  entry_indices at;
+  KVMELD_HD T& operator[](std::uint32_t i) const { return data[at(i)]; }
+};
+
+/// Trivially copyable view of the ledger's arrays; independent of any policy's type. Arrays per entry are
+/// valid below a track's length. They are [tracks][capacity], or lie in pages of a pool (`paged`), where
+/// sequences that share a page share its elements. Arrays per sequence are [sequences].
 struct ledger_ref {
   shape extent;                     ///< extents of the cache
   std::uint32_t first_layer = 0;    ///< global number of the group's first layer
@@ -71,6 +100,7 @@ struct ledger_ref {
   channel_list channels;            ///< the score channels that policies keep per entry
   bool ignore_degree = false;       ///< every entry counts as one token in attention
   bool padded = false;              ///< slots of degree 0 fill up the shorter tracks of a sequence
+  page_places<> pages;  ///< where the elements of an entry lie; page_size 0: in arrays [tracks][capacity]
 
   std::uint32_t* length =
       nullptr;  ///< [tracks] slots in use: entries held, pending ones included, and empty slots
@@ -87,14 +117,28 @@ struct ledger_ref {
   float* degree = nullptr;         ///< tokens the entry stands for
   position_t* position = nullptr;  ///< token position that the key is rotated for
   std::uint8_t* flags = nullptr;   ///< bits of `entry_flag`
-  /// One array [tracks][capacity] per channel, channels.count of them.
+  /// One array per channel, channels.count of them.
   float* channel_data[max_channels] = {};
   member_ref members;              ///< members of shared entries
   float* table = nullptr;          ///< [tracks][table_floats] what the score keeps of each track
   std::uint32_t table_floats = 0;  ///< floats per track; 0: the score keeps no table
 
+  /// Whether arrays of entries lie in pages.
+  KVMELD_HD bool paged() const { return pages.page_size != 0; }
   /// Index into arrays of entries.
-  KVMELD_HD std::size_t at(track t, slot_t s) const { return std::size_t{t.index} * extent.capacity + s; }
+  KVMELD_HD std::size_t at(track t, slot_t s) const {
+    return paged() ? static_cast<std::size_t>(pages.at(t, s)) : std::size_t{t.index} * extent.capacity + s;
+  }
+  /// Indices of the slots from `first` on.
+  KVMELD_HD entry_indices from(track t, slot_t first = 0) const {
+    return paged() ? entry_indices(&pages, t, first) : entry_indices(at(t, first));
+  }
+  /// How many slots from `s` on have adjoining elements.
+  KVMELD_HD std::uint32_t adjoining(slot_t s) const {
+    return paged() ? pages.page_size - s % pages.page_size : extent.capacity - s;
+  }
+  /// Whether other sequences may share the elements of an entry, so that nothing may be added to its scores.
+  KVMELD_HD bool shared(track t, slot_t s) const { return paged() && s < frozen[t.sequence]; }
   /// Word `w` of a track, as track_word numbers them.
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];
@@ -155,13 +199,16 @@ struct ledger_ref {
 };
 
 /// Sizes (arena without memory) or carves the ledger's arrays for `extent`. Contents are not initialised.
+/// With `pages`, arrays per entry have `elements` elements, addressed by `pages`; else one for every slot.
 inline ledger_ref carve_ledger(arena& a, shape const& extent, channel_list const& channels,
-                               std::uint32_t members_per_track, std::uint32_t table_floats = 0) {
+                               std::uint32_t members_per_track, std::uint32_t table_floats = 0,
+                               page_places<> const& pages = {}, std::size_t elements = 0) {
   ledger_ref l;
   l.extent = extent;
   l.channels = channels;
+  l.pages = pages;
   std::size_t const tracks = extent.tracks();
-  std::size_t const slots = extent.slots();
+  std::size_t const slots = l.paged() ? elements : extent.slots();
   l.length = a.take<std::uint32_t>(tracks);
   l.warnings = a.take<std::uint32_t>(tracks);
   for (auto* field : {&l.seen, &l.pending, &l.frozen, &l.id, &l.is_open}) {

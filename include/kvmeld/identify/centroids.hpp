@@ -87,15 +87,15 @@ struct centroids {
     std::uint32_t* const size = team.template scratch<std::uint32_t>(most);
     std::uint32_t* const pivot = team.template scratch<std::uint32_t>(most);
     double const* const turns = rope_table(team, rope, tile.ledger().extent.key_dim);
-    std::size_t const in_ledger = tile.ledger().at(where, 0);
-    auto const degree = [&](std::uint32_t i) { return tile.ledger().degree[in_ledger + slots[i]]; };
+    entry_indices const in_ledger = tile.ledger().from(where);
+    auto const degree = [&](std::uint32_t i) { return tile.ledger().degree[in_ledger(slots[i])]; };
     // Turns rows[count][d] back, of which row i is that of slot_of(i), and its heads lie side by side.
     std::uint32_t const dim = tile.ledger().extent.key_dim, heads = d / dim;
     auto const turn_back = [&](float* to, std::uint32_t count, auto slot_of) {
       team.sync();
       rotate_rows(team, rope, turns, to, count * heads, dim, [&](std::uint32_t i) {
         slot_t const s = slot_of(i / heads);
-        return -rope.turned_for(s, tile.ledger().position[in_ledger + s]);
+        return -rope.turned_for(s, tile.ledger().position[in_ledger(s)]);
       });
     };
     auto const halve = [&] {

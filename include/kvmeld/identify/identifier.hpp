@@ -179,9 +179,8 @@ struct round_phase : track_phase {
         lists_live ? compact_indices(team, n, lives_as(role::mergeable),
                                      [=](std::uint32_t rank, std::uint32_t i) { mergeable[rank] = i; })
                    : 0;
-    std::uint8_t const* const flags = wave.ledger.flags + wave.ledger.at(t.where, 0);
     std::uint32_t const numbers = compact_indices(
-        team, places, [=](std::uint32_t i) { return (flags[mergeable[i]] & entry_flag::nonfinite) == 0; },
+        team, places, [&](std::uint32_t i) { return wave.ledger.usable(t.where, mergeable[i]); },
         [=](std::uint32_t rank, std::uint32_t i) {
           field[rank] = mergeable[i];
           place[rank] = i;

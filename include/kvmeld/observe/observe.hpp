@@ -137,6 +137,7 @@ template <class Score, class T> struct observe_rows_phase : observe_base<Score> 
     typename base::updates const u = updates_of_tile(t);
     team.for_each(min_of(token_block, length - begin), [&](std::uint32_t n) {
       slot_t const s = begin + n;
+      if (l.shared(t.where, s)) return;
       std::size_t const e = l.at(t.where, s);
       add_column(t, u, s, s, l.position[e], l.channel_data, e);
     });

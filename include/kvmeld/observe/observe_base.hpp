@@ -26,7 +26,7 @@ struct observed_tile {
   std::uint32_t member, queries,
       rows;                            ///< of the batch: which sequence, its queries, those that are observed
   std::uint32_t length, empty, known;  ///< of the track: slots, empty ones; tokens seen
-  position_t const* position = nullptr;  ///< [tokens]
+  entry_array<position_t> position{};  ///< [tokens]
 };
 
 /// Base of phases with 64 slots per tile. `probes` is the query sample: which rows of the batch are observed.
@@ -58,7 +58,7 @@ template <class Score> struct observe_base {
             length,
             ledger.word(t.where, track_word::empty),
             ledger.seen[t.where.sequence],  // nothing is pending
-            ledger.position + ledger.at(t.where, begin)};
+            {ledger.position, ledger.from(t.where, begin)}};
   }
 
   /// What a block of `rows` rows does to every channel of the score.
@@ -181,7 +181,7 @@ template <class Score> struct observe_base {
 
   /// new channel value of slot s = its base + sums[channel]. Every channel is read before any is written.
   KVMELD_HD void add(track where, slot_t s, updates const& u, float const* sums) const {
-    add_to(ledger.channel_data, ledger.at(where, s), u, sums);
+    if (!ledger.shared(where, s)) add_to(ledger.channel_data, ledger.at(where, s), u, sums);
   }
   KVMELD_HD static void add_to(float* const* data, std::size_t i, updates const& u, float const* sums) {
     float next[channels];

@@ -83,7 +83,8 @@ template <class Score, class Keys, class Q> struct observe_chunks_phase : observ
     team.for_each(tokens * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
     load_bias(team, l, t.where, begin, tokens, bias);
     team.sync();
-    rotate_tile(team, params.rope, turns, k, tokens, d, begin, l.position + l.at(t.where, begin));
+    rotate_tile(team, params.rope, turns, k, tokens, d, begin,
+                entry_array<position_t>{l.position, l.from(t.where, begin)});
     for (std::uint32_t r0 = first; r0 < last; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, last - r0);
       block_of_rows const rows{

@@ -17,8 +17,12 @@ namespace detail {
 template <class Team>
 KVMELD_HD void load_bias(Team const& team, ledger_ref const& ledger, track where, slot_t begin,
                          std::uint32_t tokens, float* bias) {
-  if (!ledger.ignore_degree) {
-    return log_degrees(team, ledger.degree + ledger.at(where, begin), tokens, bias);
+  if (!ledger.ignore_degree && (team.lanes() == 1 || !ledger.paged())) {
+    for (std::uint32_t i = 0, run; i < tokens; i += run) {
+      run = min_of(tokens - i, ledger.adjoining(begin + i));
+      log_degrees(team, ledger.degree + ledger.at(where, begin + i), run, bias + i);
+    }
+    return;
   }
   team.for_each(tokens, [&](std::uint32_t i) { bias[i] = ledger.log_degree(where, begin + i); });
 }

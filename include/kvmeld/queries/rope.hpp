@@ -178,10 +178,10 @@ KVMELD_HD double const* rope_table(Team const& team, rope_params const& r, std::
 
 /// Rotates rows[tokens][key_dim], which hold the keys of the slots from `first` on. positions[i] is the
 /// position stored with row i. Collective; begins and ends with a barrier. Does nothing without rope.
-template <class Team>
+template <class Team, class Positions>
 KVMELD_HD void rotate_tile(Team const& team, rope_params const& r, double const* turns, float* rows,
                            std::uint32_t tokens, std::uint32_t key_dim, slot_t first,
-                           position_t const* positions) {
+                           Positions const& positions) {
   std::uint32_t const pairs = r.pairs(key_dim);
   if (pairs == 0) return;
   team.sync();

@@ -39,13 +39,13 @@ template <class Team, class Keeps, class Lives>
 KVMELD_HD float attention_mass(Team const& team, ledger_ref const& l, track where, std::uint32_t length,
                                Keeps keeps, Lives lives) {
   float* const partial = team.template scratch<float>(team_partials);
-  auto const sum = [&](std::uint32_t n, float* const* data, std::size_t first, auto counts) {
+  auto const sum = [&](std::uint32_t n, float* const* data, entry_indices const& at, auto counts) {
     return team_sum(
         team, n,
-        [&](std::uint32_t i) { return counts(i) ? gathered_attention(l.channels, data, first + i) : 0.0f; },
+        [&](std::uint32_t i) { return counts(i) ? gathered_attention(l.channels, data, at(i)) : 0.0f; },
         partial);
   };
-  float const own = sum(length, l.channel_data, l.at(where, 0), keeps);
+  float const own = sum(length, l.channel_data, l.from(where), keeps);
   std::uint32_t const held = l.members.held(where);
   if (held == 0) return own;
   std::size_t const first = l.members.at(where, 0);

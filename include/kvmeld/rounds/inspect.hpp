@@ -52,7 +52,7 @@ template <class Layout> struct inspect_phase {
     std::uint32_t const first = t.index * rows_per_tile;
     if (first >= n) return;
     std::uint32_t const last = min_of(n, first + rows_per_tile);
-    std::uint8_t* const flags = l.flags + l.at(t.where, 0);
+    entry_array<std::uint8_t> const flags{l.flags, l.from(t.where)};
     role const* const roles = wave.roles + wave.at(t.item, 0);
     auto const fresh = [&](slot_t s) {
       return (flags[s] & checked) == 0 &&

@@ -24,7 +24,7 @@ struct drop_padding_phase : track_phase {
     ledger_ref const& l = wave.ledger;
     track_state const s = wave.state[t.item];
     fate* const what = wave.plan.fates + wave.plan.at(t.item, 0);
-    float const* const degree = l.degree + l.at(t.where, 0);
+    entry_array<float const> const degree{l.degree, l.from(t.where)};
     std::uint32_t left = 0;
     team.for_each(s.length, [&](std::uint32_t i) {
       bool const empty = s.over_budget != 0 && !(degree[i] > 0.0f);

@@ -50,6 +50,17 @@ private:
   ledger_ref ledger_;
 };
 
+/// Makes `l` show the entries of `one`, a ledger like it of one sequence, as those of every sequence.
+inline void show_entries(ledger_ref& l, ledger_ref const& one) {
+  static constexpr std::int32_t page = 0;  // all entries of a track lie in one page
+  std::int64_t const track_stride = one.extent.capacity;
+  l.pages = {table_rows(&page, 0), one.extent.capacity, 0, track_stride * one.extent.kv_heads, track_stride};
+  l.degree = one.degree;
+  l.position = one.position;
+  l.flags = one.flags;
+  for (std::uint32_t c = 0; c < l.channels.count; ++c) l.channel_data[c] = one.channel_data[c];
+}
+
 }  // namespace detail
 }  // namespace KVMELD_ABI
 }  // namespace kvmeld

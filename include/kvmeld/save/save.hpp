@@ -196,12 +196,6 @@ inline std::string problem(ledger_ref const& l, std::uint32_t sequence, span<std
 inline void resume(ledger_ref const& l, std::uint32_t sequence, span<std::byte const> from,
                    terms const& own) {
   read_body({from.data() + sizeof(header), from.size() - sizeof(header)}, l, sequence, own);
-  for (std::uint32_t layer = 0; layer < l.extent.layers; ++layer) {
-    for (std::uint32_t head = 0; head < l.extent.kv_heads; ++head) {
-      track const t = make_track(l.extent, layer, sequence, head);
-      for (slot_t s = l.length[t.index]; s < l.extent.capacity; ++s) l.degree[l.at(t, s)] = 0.0f;
-    }
-  }
   l.is_open[sequence] = 1;
 }
 

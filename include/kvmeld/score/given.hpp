@@ -67,9 +67,9 @@ template <class T> struct set_scores_phase {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     T* const from = rows.row(t.item / ledger.extent.kv_heads, t.where.kv_head, 0);
-    float* const to = ledger.channel_data[channel] + ledger.at(t.where, 0);
+    entry_array<float> const to{ledger.channel_data[channel], ledger.from(t.where)};
     team.for_each(ledger.length[t.where.index], [&](std::uint32_t i) {
-      to[i] = element_traits<std::remove_const_t<T>>::to_float(from[i]);
+      if (!ledger.shared(t.where, i)) to[i] = element_traits<std::remove_const_t<T>>::to_float(from[i]);
     });
   }
 };

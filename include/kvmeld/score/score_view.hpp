@@ -26,7 +26,7 @@ public:
         length_(length),
         limit_(limit),
         data_(ledger.channel_data),
-        at_(ledger.at(where, 0)),
+        at_(ledger.from(where)),
         room_(room) {}
 
   /// Number of entries.
@@ -39,18 +39,18 @@ public:
     return n < length_ ? n : length_;
   }
   /// Value of channel `c` of entry `i`.
-  KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_ + i]; }
+  KVMELD_HD float channel(std::uint32_t c, std::uint32_t i) const { return data_[c][at_(i)]; }
   /// Sets channel `c` of entry `i`, for a score that is computed once and then stays with the entry.
-  KVMELD_HD void keep(std::uint32_t c, std::uint32_t i, float x) const { data_[c][at_ + i] = x; }
+  KVMELD_HD void keep(std::uint32_t c, std::uint32_t i, float x) const { data_[c][at_(i)] = x; }
   /// Number of tokens that entry `i` stands for.
-  KVMELD_HD float degree(std::uint32_t i) const { return of_members_ ? 1.0f : ledger_.degree[at_ + i]; }
+  KVMELD_HD float degree(std::uint32_t i) const { return of_members_ ? 1.0f : ledger_.degree[at_(i)]; }
   /// Token position of entry `i`.
   KVMELD_HD position_t position(std::uint32_t i) const {
-    return (of_members_ ? ledger_.members.position : ledger_.position)[at_ + i];
+    return (of_members_ ? ledger_.members.position : ledger_.position)[at_(i)];
   }
   /// False if the rows of entry `i` were inspected and hold NaN or infinity.
   KVMELD_HD bool usable(std::uint32_t i) const {
-    return of_members_ || (ledger_.flags[at_ + i] & entry_flag::nonfinite) == 0;
+    return of_members_ || (ledger_.flags[at_(i)] & entry_flag::nonfinite) == 0;
   }
   /// length() uninitialised floats that `evaluate` may use; not of members.
   KVMELD_HD float* room() const { return room_; }
@@ -69,7 +69,7 @@ public:
   KVMELD_HD score_view members() const {
     score_view v(ledger_, where_, ledger_.members.held(where_), limit_);
     v.data_ = ledger_.members.channel_data;
-    v.at_ = ledger_.members.at(where_, 0);
+    v.at_ = entry_indices(ledger_.members.at(where_, 0));
     v.of_members_ = true;
     return v;
   }
@@ -81,7 +81,7 @@ private:
   track where_;
   std::uint32_t length_, limit_;
   float* const* data_;
-  std::size_t at_;
+  entry_indices at_;
   float* room_;
   bool of_members_ = false;
 };

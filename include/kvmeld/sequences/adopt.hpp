@@ -7,10 +7,10 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/ledger.hpp>
+#include <kvmeld/core/page_places.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/layout/page_places.hpp>
 #include <kvmeld/sequences/checks.hpp>
 #include <kvmeld/sequences/operation.hpp>
 #include <kvmeld/shared/checks.hpp>
@@ -145,8 +145,6 @@ template <class Notes> struct adopt : operation {
     first = team.reduce(first, op_min{});
     held = team.reduce(held, op_sum{});
     std::uint32_t const length = l.padded ? n : first;
-    team.sync();
-    team.for_each(n - length, [&](std::uint32_t i) { l.degree[l.at(t, length + i)] = 0.0f; });
     if (team.lane() != 0) return;
     l.length[t.index] = length;
     l.word(t, track_word::empty) = l.padded ? n - held : 0;

@@ -20,12 +20,6 @@ inline namespace KVMELD_ABI {
 
 namespace sequences {
 
-/// Empties the slots of a track from `kept` on. Collective; no barrier at the end.
-template <class Team>
-KVMELD_HD void forget_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t kept) {
-  team.for_each(l.length[t.index] - kept, [&](std::uint32_t i) { l.degree[l.at(t, kept + i)] = 0.0f; });
-}
-
 /// Commits the first `n` pending entries and drops the rest. Where the host cannot read `n`, it may exceed
 /// the pending entries, and all of them are committed then.
 struct commit : operation {
@@ -44,13 +38,7 @@ struct commit : operation {
     return {};
   }
 
-  std::uint32_t entries(ledger_ref const& facts, std::uint32_t sequence, std::uint32_t) const {
-    return facts.pending[sequence];
-  }
-  template <class Team>
-  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
-    forget_entries(team, l, t, kept(l, t, n));
-  }
+  std::uint32_t entries(ledger_ref const&, std::uint32_t, std::uint32_t) const { return 0; }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     l.length[t.index] = kept(l, t, n);
   }

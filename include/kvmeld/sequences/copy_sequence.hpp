@@ -16,20 +16,20 @@ inline namespace KVMELD_ABI {
 namespace sequences {
 
 /// Copies entries, members and the score's table of track `t` of ledger `l` to track `to` of ledger `out`,
-/// whose tracks have the same sizes. Slots behind the entries get degree 0. Collective.
+/// whose tracks have the same sizes. Collective.
 template <class Team>
 KVMELD_HD void copy_entries(Team const& team, ledger_ref const& l, track t, ledger_ref const& out, track to) {
-  std::uint32_t const n = l.length[t.index];
   detail::for_each_field(
       [&](detail::field_of what, std::uint32_t, auto* from, auto* into) {
         if (what == detail::field_of::sequence || what == detail::field_of::track) return;
-        from += detail::begin_of_part(l, what, t);
-        into += detail::begin_of_part(out, what, to);
-        team.for_each(detail::size_of_part(l, what, t), [=](std::uint32_t i) { into[i] = from[i]; });
+        entry_indices const source = detail::indices_of_part(l, what, t);
+        entry_indices const target = detail::indices_of_part(out, what, to);
+        team.for_each(detail::size_of_part(l, what, t), [&](std::uint32_t i) {
+          if (into + target(i) != from + source(i)) into[target(i)] = from[source(i)];
+        });
       },
       l, out);
   detail::copy_rest(team, l, t, out, to);
-  team.for_each(l.extent.capacity - n, [&](std::uint32_t i) { out.degree[out.at(to, n + i)] = 0.0f; });
 }
 
 /// Copies the numbers of a track. By one lane.

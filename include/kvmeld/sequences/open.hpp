@@ -42,10 +42,7 @@ struct open : operation {
 
   template <class Team>
   KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
-    team.for_each(l.extent.capacity, [&](std::uint32_t s) {
-      detail::new_entry(l, t, s, static_cast<position_t>(s));
-      if (s >= n) l.degree[l.at(t, s)] = 0.0f;
-    });
+    team.for_each(n, [&](std::uint32_t s) { detail::new_entry(l, t, s, static_cast<position_t>(s)); });
     detail::clear_rest(team, l, t);
   }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {

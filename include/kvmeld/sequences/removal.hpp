@@ -86,7 +86,7 @@ template <class Removal> struct mark_removed_phase : detail::track_phase {
     if (team.lane() == 0 && undropped != 0) l.warnings[t.where.index] |= warning::undropped;
     if (l.word(t.where, track_word::empty) == 0) return;
     std::uint32_t empty = 0;  // slots that stay empty
-    float const* const degree = l.degree + l.at(t.where, 0);
+    entry_array<float const> const degree{l.degree, l.from(t.where)};
     team.for_each(n, [&](slot_t s) {
       if (degree[s] > 0.0f) return;
       if (s >= shielded) {

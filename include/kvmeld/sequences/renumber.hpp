@@ -69,8 +69,8 @@ template <class Keys> struct renumber : operation {
                        l.word(t, track_word::empty),
                        "0, because they would be gaps (compress all heads to one length first)");
       }
-      for (slot_t s = 0; rope.active() && s < l.length[t.index]; ++s) {
-        if (step()(l, t, s) == 0) continue;
+      for (slot_t s = 0; s < l.length[t.index]; ++s) {
+        if (step()(l, t, s) == 0 || !(rope.active() || l.shared(t, s))) continue;
         if (std::string text = slot_problem(name, l, t, s, rows, " (or renumber without rotation)");
             !text.empty())
           return text;

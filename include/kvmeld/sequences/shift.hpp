@@ -89,7 +89,7 @@ template <class Keys> struct shift : operation {
         position_t const position = l.position[l.at(t, s)];
         if (position < first) continue;
         lowest = min_of(lowest, std::int64_t{position});
-        if (!rope.active()) continue;
+        if (!rope.active() && !l.shared(t, s)) continue;
         if (std::string text =
                 slot_problem(name, l, t, s, rows, " (or shift later positions, or without rotation)");
             !text.empty())

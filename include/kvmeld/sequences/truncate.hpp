@@ -23,6 +23,7 @@ namespace sequences {
 /// dropped: none has merged.
 struct truncate : operation {
   static constexpr char const* name = "truncate";
+  static constexpr bool writes_few = true;
 
   std::string problem(ledger_ref const& l, index_list sequences, index_list tokens) const {
     if (std::string text = check_calls::is_open(name, l, sequences); !text.empty()) return text;
@@ -38,10 +39,7 @@ struct truncate : operation {
                                                    : " that are seen");
   }
 
-  template <class Team>
-  KVMELD_HD void on_entries(Team const& team, ledger_ref const& l, track t, std::uint32_t n) const {
-    forget_entries(team, l, t, kept(l, t, n));
-  }
+  std::uint32_t entries(ledger_ref const&, std::uint32_t, std::uint32_t) const { return 0; }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     l.length[t.index] = kept(l, t, n);
   }

@@ -5,8 +5,8 @@
 
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
+#include <kvmeld/core/page_table.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/layout/paged.hpp>
 
 #include <cstdint>
 #include <string>
@@ -15,8 +15,9 @@ namespace kvmeld {
 inline namespace KVMELD_ABI {
 
 /// Where the element of an entry lies: page number * page_stride + layer * layer_stride + head * head_stride
-/// + token of the page. `table` is the page table of K or V, in memory that phases can read. An engine that
-/// copies a page, swaps it out or sends it elsewhere has to do the same to these elements.
+/// + token of the page. `table` is the page table of K or V, in memory that phases can read. A layer_stride
+/// or head_stride of 0 is for layers or heads that have pages of their own, with other numbers. An engine
+/// that copies a page, swaps it out or sends it elsewhere has to do the same to these elements.
 template <class Entry = std::int32_t, class Index = std::int32_t> struct page_places {
   page_table<Entry, Index> table;  ///< which pages a track has
   std::uint32_t page_size = 0;     ///< tokens of a page
@@ -43,6 +44,11 @@ template <class Entry = std::int32_t, class Index = std::int32_t> struct page_pl
       pages = min_of(pages, ceil_div(length, page_size));
     }
     return pages * page_size;
+  }
+  /// The least page stride with which the elements of pages lie apart.
+  std::uint64_t least_page_stride(shape const& s) const {
+    return (s.layers - std::uint64_t{1}) * static_cast<std::uint64_t>(layer_stride) +
+           (s.kv_heads - std::uint64_t{1}) * static_cast<std::uint64_t>(head_stride) + page_size;
   }
   std::string problem(char const* call) const {
     if (page_size == 0) return refusal(call, "page_size", 0, "at least 1");
