@@ -167,8 +167,9 @@ TEST_CASE("a default wave: two tracks per worker, or as many as 1 MiB of workspa
   CHECK(wave(4096, 2) == 6);
   CHECK(wave(4096, 1) == 3);
   CHECK(wave(65536, 2) == 4);
-  CHECK(wave(65536, 66) == 132);
-  CHECK(wave(16, 66) == 8192);  // all of them
+  CHECK(wave(65536, 66) == 12);   // 64 MiB
+  CHECK(wave(1 << 20, 66) == 1);  // 87 MB
+  CHECK(wave(16, 66) == 8192);    // all of them
   kvmeld::cache_options options;
   options.wave_tracks = 5;
   CHECK(wave(640, 66, options) == 5);

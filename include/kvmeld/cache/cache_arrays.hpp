@@ -48,6 +48,9 @@ inline ledger_ref carve_ledger(arena& a, cache_options const& options, channel_l
   return l;
 }
 
+/// Tracks that are planned at a time at most, if they are so short that the workspace has room for them.
+inline constexpr std::uint32_t most_of_wave = 1024;
+
 /// Carves the whole block; only counts bytes if the arena has no memory.
 inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_list const& channels,
                                 std::uint32_t table_floats) {
@@ -58,8 +61,11 @@ inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_
   c.ledger_bytes = a.bytes();
   c.planned = a.take<std::uint32_t>(options.extent.sequences);
   std::uint32_t const plans = options.whole_plan ? options.extent.tracks() : options.wave_tracks;
+  // A plan that stays, and members, have places by the capacity.
+  bool const fits = !options.whole_plan && options.members == 0;
   c.workspace = carve_workspace(a, options.extent, options.wave_tracks, plans, options.members,
-                                tracks_per_split(options.budgets_over, options.extent));
+                                tracks_per_split(options.budgets_over, options.extent),
+                                fits ? min_of(options.extent.tracks(), most_of_wave) : 0);
   c.workspace.zero_emptied = options.clears_emptied();
   c.workspace.wave.scope = tracks_per_plan(options.scope, options.extent);
   if (options.stats) {
@@ -69,20 +75,22 @@ inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_
   return c;
 }
 
-/// Number of tracks that are planned at a time: options.wave_tracks. If that is 0, two per worker, or as many
-/// as 1 MiB of workspace per worker holds, if these are more. At most all tracks, and rounded down to whole
-/// plan scopes, but at least one of them; rounded to whole budget scopes, too, where these are fewer tracks,
-/// or where entries are shared.
+/// Number of tracks of full capacity that are planned at a time: options.wave_tracks. If that is 0, two per
+/// worker, or as many as 1 MiB of workspace per worker holds, if these are more; but no more than 64 MiB
+/// hold. At most all tracks, and rounded down to whole plan scopes, but at least one of them; rounded to
+/// whole budget scopes, too, where these are fewer tracks, or where entries are shared.
 inline std::uint32_t tracks_of_wave(cache_options const& options, std::uint32_t workers) {
-  constexpr std::size_t worth_a_launch = std::size_t{1} << 20;
+  constexpr std::size_t worth_a_launch = std::size_t{1} << 20, most = std::size_t{64} << 20;
   std::uint32_t const split = tracks_per_split(options.budgets_over, options.extent),
                       scope = tracks_per_plan(options.scope, options.extent),
                       tracks = options.extent.tracks();
   std::uint32_t wanted = options.wave_tracks;
   if (wanted == 0) {
     std::size_t const each = workspace_bytes(options.extent, scope, options.members) / scope;
-    std::size_t const short_ones = worth_a_launch * workers / max_of<std::size_t>(1, each);
-    wanted = max_of(2 * workers, static_cast<std::uint32_t>(min_of<std::size_t>(tracks, short_ones)));
+    auto const held_by = [&](std::size_t bytes) {
+      return static_cast<std::uint32_t>(min_of<std::size_t>(tracks, bytes / max_of<std::size_t>(1, each)));
+    };
+    wanted = min_of(max_of(2 * workers, held_by(worth_a_launch * workers)), held_by(most));
   }
   wanted = min_of(wanted, tracks);
   std::uint32_t const unit = options.members != 0 || wanted >= split ? max_of(scope, split) : scope;

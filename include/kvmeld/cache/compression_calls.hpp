@@ -73,10 +73,11 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
   detail::sequence_phase const all{ledger_, work,
                                    options_.padded ? executor_.stage(bounds()).data() : nullptr};
   budget const staged = stage_budget(allowed);
+  workspace_ref const room = fitting_tracks(arrays_.workspace, longest_of(sequences));
   keep_mirror();
   status const s = kvmeld::launch_all(executor_, "compress", [&] {
     kvmeld::compress(executor_, policy_, tensors_, ledger_, plan_work(work.sequences, work.sequence_count),
-                     staged, fallback, arrays_.workspace, counts.rounds, counts.likely_rounds);
+                     staged, fallback, room, counts.rounds, counts.likely_rounds);
     if (options_.padded) pad(all, sequences);
   });
   if (!s.ok()) return s;
@@ -85,6 +86,15 @@ status merged_cache<E, P, K, V>::compress(index_list sequences, budget allowed, 
     for (std::uint32_t sequence : sequences) mirror_compression(sequence, allowed, fallback);
   }
   return {};
+}
+
+/// Slots that no track of these sequences exceeds. A recorded call may be replayed with longer ones.
+template <class E, class P, class K, class V>
+std::uint32_t merged_cache<E, P, K, V>::longest_of(index_list sequences) const {
+  if (executor_.records()) return options_.extent.capacity;
+  std::uint32_t most = 0;
+  for (std::uint32_t sequence : sequences) most = max_of(most, facts_.longest(sequence));
+  return most;
 }
 
 /// How many rounds a compression enqueues. If launches are immediate, as many as it takes.

@@ -601,6 +601,7 @@ private:
                            std::vector<std::uint32_t>& no_room) const;
   struct launch_counts;
   launch_counts counts_for(index_list sequences, budget allowed, shortfall fallback);
+  std::uint32_t longest_of(index_list sequences) const;
   void mirror_compression(std::uint32_t sequence, budget allowed, shortfall fallback);
   void pad(detail::sequence_phase const& all, index_list sequences);
   budget stage_budget(budget allowed);

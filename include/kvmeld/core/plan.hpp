@@ -52,9 +52,9 @@ struct plan_ref {
 };
 
 /// Sizes (arena without memory) or carves a plan for `tracks` tracks of `capacity` slots and `members`
-/// members.
-inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacity,
-                           std::uint32_t members = 0) {
+/// members, with lengths of `most` tracks if these are more.
+inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacity, std::uint32_t members = 0,
+                           std::uint32_t most = 0) {
   std::size_t const n = std::size_t{tracks} * capacity;
   plan_ref p;
   p.stride = capacity;
@@ -66,8 +66,8 @@ inline plan_ref carve_plan(arena& a, std::uint32_t tracks, std::uint32_t capacit
   p.value_weight = a.take<float>(n);
   p.degree_weight = a.take<float>(n);
   p.new_slot = a.take<slot_t>(n);
-  p.old_length = a.take<std::uint32_t>(tracks);
-  p.new_length = a.take<std::uint32_t>(tracks);
+  p.old_length = a.take<std::uint32_t>(max_of(tracks, most));
+  p.new_length = a.take<std::uint32_t>(max_of(tracks, most));
   return p;
 }
 

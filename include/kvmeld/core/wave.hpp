@@ -80,17 +80,18 @@ struct track_source {
 
 /// What is known of tracks before they are planned: their entries, budgets and scores. Tracks that share a
 /// budget are scored together, also where they are planned in parts (rounds/compress.hpp). Trivially
-/// copyable. Per-entry arrays are [tracks][capacity].
+/// copyable. Per-entry arrays are [tracks][stride].
 struct scored_tracks {
   ledger_ref ledger;         ///< the ledger of the cache
   work_list work;            ///< tracks of the whole call; these begin at `first`
   std::uint32_t first = 0;   ///< first track of the work list among these
   std::uint32_t tracks = 0;  ///< how many these are
+  std::uint32_t stride = 0;  ///< slots that arrays of entries have for each track: none of them is longer
   std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
   std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets (a budget scope)
 
   track_state* state = nullptr;           ///< [tracks]
-  float* score = nullptr;                 ///< [tracks][capacity] importance of each entry
+  float* score = nullptr;                 ///< [tracks][stride] importance of each entry
   score_kind scores = score_kind::order;  ///< what `score` holds, told to merge functions
 
   detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
@@ -107,29 +108,33 @@ struct scored_tracks {
   /// Whether the item is only there to fill up a recorded list.
   KVMELD_HD bool idle(std::uint32_t item) const { return work.idle(ledger.extent, first + item); }
   /// Index into arrays of entries.
-  KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const {
-    return std::size_t{item} * ledger.extent.capacity + s;
+  KVMELD_HD std::size_t at(std::uint32_t item, slot_t s) const { return std::size_t{item} * stride + s; }
+  /// Extents of the cache, with the slots that these tracks may have as capacity: for launches.
+  shape extent() const {
+    shape s = ledger.extent;
+    s.capacity = stride;
+    return s;
   }
 };
 
 /// The tracks of a wave while they are planned: what is known of them, and the arrays of planning phases.
-/// Trivially copyable. Per-entry arrays are [tracks of the wave][capacity].
+/// Trivially copyable. Per-entry arrays are [tracks of the wave][stride].
 struct wave_ref : scored_tracks {
-  /// [tracks][capacity] role of each entry.
+  /// [tracks][stride] role of each entry.
   role* roles = nullptr;
-  /// [tracks][capacity] live-slot list: the live entries whose rows are finite, ascending. From
+  /// [tracks][stride] live-slot list: the live entries whose rows are finite, ascending. From
   /// new_slots_phase on: all entries that stay.
   slot_t* live = nullptr;
-  /// [tracks][capacity] place of each listed entry if entries with NaN or infinity were listed too.
+  /// [tracks][stride] place of each listed entry if entries with NaN or infinity were listed too.
   std::uint32_t* place = nullptr;
-  /// [tracks][capacity] what the identifier proposed.
+  /// [tracks][stride] what the identifier proposed.
   candidate* candidates = nullptr;
   plan_ref step;  ///< what this round does
   plan_ref plan;  ///< all rounds composed, in terms of the entries before the call
-  /// [tracks][capacity] the sets of a plan as lists, from link_phase on: the set of pivot p ends at
+  /// [tracks][stride] the sets of a plan as lists, from link_phase on: the set of pivot p ends at
   /// set_end[p] in set_member, and begins where the set of p - 1 ends. Until then these are the spare_words.
   slot_t* set_end = nullptr;
-  /// [tracks][capacity] the slots of the sets, ascending in each set. Until link_phase these are the centers.
+  /// [tracks][stride] the slots of the sets, ascending in each set. Until link_phase these are the centers.
   slot_t* set_member = nullptr;
 
   member_room members;  ///< room for the members of shared entries
@@ -149,25 +154,27 @@ struct wave_ref : scored_tracks {
 
 /// Sizes (arena without memory) or carves the metadata of a wave. The plan is carved apart (`carve_plan`),
 /// because it may outlive the wave. `max_split` is the number of tracks of the largest budget scope: so many
-/// tracks have a state and scores, if they are more than `tracks`.
+/// tracks have a state and scores, if they are more than `tracks`. `most`: tracks that have a state, for
+/// waves of tracks that are shorter than the capacity.
 inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
-                           std::uint32_t max_split = 1) {
+                           std::uint32_t max_split = 1, std::uint32_t most = 0) {
   wave_ref w;
+  w.stride = extent.capacity;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
-  std::uint32_t const scored = max_of(tracks, max_split);
-  w.state = a.take<track_state>(scored);
+  std::uint32_t const scored = max_of(tracks, max_split), stated = max_of(scored, most);
+  w.state = a.take<track_state>(stated);
   w.score = a.take<float>(std::size_t{scored} * extent.capacity);
   w.roles = a.take<role>(n);
   w.live = a.take<slot_t>(n);
   w.place = a.take<std::uint32_t>(n);
   w.candidates = a.take<candidate>(n);
-  w.step = carve_plan(a, tracks, extent.capacity);
+  w.step = carve_plan(a, tracks, extent.capacity, 0, most);
   w.set_end = a.take<slot_t>(n);
   w.set_member = a.take<slot_t>(n);
   w.members = detail::carve_member_room(a, tracks, members);
   if (max_split > 1) {
-    w.share = a.take<detail::share_state>(scored);
-    w.counts = a.take<std::uint32_t>(std::size_t{scored} * detail::split_counts);
+    w.share = a.take<detail::share_state>(stated);
+    w.counts = a.take<std::uint32_t>(std::size_t{stated} * detail::split_counts);
   }
   return w;
 }

@@ -49,25 +49,41 @@ inline namespace KVMELD_ABI {
 
 /// Workspace of the free functions below: metadata of one wave, and a plan of `plan_tracks` tracks.
 struct workspace_ref {
-  wave_ref wave;              ///< `wave.tracks` tells how many tracks are planned at a time
-  plan_ref plan;              ///< of plan_tracks tracks
-  std::uint32_t plan_tracks;  ///< all tracks of a call, or as many as a wave
-  stat_counts* stats;         ///< [tracks of the cache] null: nothing is counted
-  bool zero_emptied = false;  ///< rows of V behind a shortened track become zeros
+  wave_ref wave;                  ///< `wave.tracks` tells how many tracks are planned at a time
+  plan_ref plan;                  ///< of plan_tracks tracks
+  std::uint32_t plan_tracks;      ///< all tracks of a call, or as many as a wave
+  stat_counts* stats;             ///< [tracks of the cache] null: nothing is counted
+  bool zero_emptied = false;      ///< rows of V behind a shortened track become zeros
+  std::uint32_t most_tracks = 0;  ///< tracks that fitting_tracks may plan at a time
 };
 
 /// Carves the workspace, or only sizes it if the arena has no memory. `members`: members per track, for
 /// policies that share entries. `max_split`: tracks of the largest budget scope that calls ask for
-/// (core/budget_scope.hpp). `wave_tracks` may be fewer, unless there are members.
+/// (core/budget_scope.hpp). `wave_tracks` may be fewer, unless there are members. `most_tracks`: how many
+/// tracks go into a wave if they are short (fitting_tracks).
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
-                                     std::uint32_t max_split = 1) {
+                                     std::uint32_t max_split = 1, std::uint32_t most_tracks = 0) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks, members, max_split);
+  w.wave = carve_wave(a, extent, wave_tracks, members, max_split, most_tracks);
   w.wave.tracks = wave_tracks;
-  w.plan = carve_plan(a, plan_tracks, extent.capacity, members);
+  w.plan = carve_plan(a, plan_tracks, extent.capacity, members, most_tracks);
   w.plan_tracks = plan_tracks;
+  w.most_tracks = most_tracks;
   return w;
+}
+
+/// The workspace for a call on tracks of at most `length` slots. The shorter they are, the more of them are
+/// planned at a time, up to most_tracks.
+inline workspace_ref fitting_tracks(workspace_ref ws, std::uint32_t length) {
+  std::uint32_t const capacity = ws.wave.stride, tracks = ws.wave.tracks, stride = max_of(length, 1u);
+  if (ws.most_tracks <= tracks || stride >= capacity) return ws;
+  std::uint64_t const fit = std::uint64_t{tracks} * capacity / stride;
+  std::uint32_t const wanted = static_cast<std::uint32_t>(min_of<std::uint64_t>(fit, ws.most_tracks));
+  ws.wave.tracks = wanted / ws.wave.scope * ws.wave.scope;
+  ws.wave.stride = ws.wave.step.stride = ws.plan.stride = stride;
+  ws.plan_tracks = ws.wave.tracks;
+  return ws;
 }
 
 /// Bytes of workspace for waves of `wave_tracks` tracks. The plan has room for one wave.

@@ -36,7 +36,7 @@ template <class Executor> struct launcher {
   wave_ref const& wave;
 
   template <class Phase> void operator()(Phase const& phase) const {
-    executor.run(phase, wave.ledger.extent, wave.tracks, wave);
+    executor.run(phase, wave.extent(), wave.tracks, wave);
   }
 };
 
