@@ -7,6 +7,7 @@ using cuda_test::cuda_device;
 
 TEST_CASE("compositions on a device are the host's") { device_test::compositions(cuda_device{}); }
 
+TEST_CASE("a ledger in pages") { device_test::ledgers_in_pages(cuda_device{}); }
 TEST_CASE("scores that the engine brings") { device_test::given_scores(cuda_device{}); }
 
 TEST_CASE("beginnings that sequences share are on a device as on the host") {

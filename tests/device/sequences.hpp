@@ -63,6 +63,78 @@ template <class Device> void shared_beginnings(Device const& device) {
   pair.check(0);
 }
 
+/// A ledger whose entries lie in pages, in waves that hold more tracks when these are short.
+template <class Device> void ledgers_in_pages(Device const& device) {
+  made_for const now(two_layers);
+  constexpr std::uint32_t page = 16, most = two_layers.capacity / page, count = 25;
+  std::vector<std::int32_t> table(extent.sequences * most);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i * 7 % count);
+  using device_table = typename Device::template array<std::int32_t>;
+  device_table far(table);
+  auto options = usual_limits<kvmeld::compose::composed>();
+  options.whole_plan = false;
+  options.wave_tracks = 2;
+  options.ledger_pages = {count, kvmeld::dense_places(kvmeld::table_rows(table.data(), most), page, extent)};
+  for (auto how : {kvmeld::tuning::off, kvmeld::tuning::on}) {
+    composed_twins<Device> pair(device, composed_keepers(), 8, how, options);
+    pair.device().rebind_pages(kvmeld::table_rows(static_cast<std::int32_t const*>(far.data()), most));
+    pair.both([](auto& c) {
+      c.open(0, 90, 0, kvmeld::sequence_id{4});
+      c.open(1, 41, 16);
+    });
+    pair.observe(0, 16);
+    pair.observe(1, 16);
+    pair.both([](auto& c) { c.compress({0, 1}, kvmeld::budget::entries(37)); });
+    for (std::uint32_t slot : {0u, 1u}) pair.check(slot);
+    pair.check_attention(1);
+    // Scores that travel: twice what they were, in every rank.
+    std::size_t const columns = 48, numbers = extent.layers * extent.kv_heads *
+                                              pair.host().ledger().channels.count * columns;
+    std::vector<float> scores(numbers);
+    typename Device::template array<float> far_scores(scores);
+    pair.host().read_scores({0}, scores.data(), columns);
+    pair.device().read_scores({0}, far_scores.data(), columns);
+    pair.settle();
+    CHECK(far_scores.get() == scores);
+    for (float& x : scores) x *= 2.0f;
+    far_scores.put(scores);
+    pair.host().write_scores({0}, scores.data(), columns);
+    pair.device().write_scores({0}, far_scores.data(), columns);
+    pair.check(0);
+    // A page that moves.
+    pair.both([&](auto& c) { c.copy_page(static_cast<std::uint32_t>(table[most]), 22); });
+    pair.settle();
+    std::int32_t const was = table[most];
+    table[most] = 22;
+    far.put(table);
+    pair.check(1);
+    pair.check_attention(1);
+    pair.both([](auto& c) {
+      c.append({0, 1}, {19, 3});
+      c.commit({0, 1}, {17, 3});
+      c.truncate(0, c.tokens(0) - 2);
+      c.fork(0, 2, 0, kvmeld::sequence_id{6});
+    });
+    pair.observe(2, 2);
+    pair.both([](auto& c) {
+      c.drop_positions(2, 20, 60);
+      c.renumber(2);
+      c.shift(0, 5);
+      c.compress({0, 2}, kvmeld::budget::entries(22));
+    });
+    for (std::uint32_t slot : {0u, 1u, 2u}) pair.check(slot);
+    pair.check_attention(2);
+    auto const here = pair.host().save(2), there = pair.device().save(2);
+    pair.both([](auto& c) { c.close(1); });
+    pair.host().resume(1, there);
+    pair.device().resume(1, here);
+    CHECK(pair.device().save(1) == pair.host().save(1));
+    pair.settle();
+    table[most] = was;
+    far.put(table);
+  }
+}
+
 /// Scores that the engine brings, for two of three sequences, in half precision; later ones for one of them.
 template <class Device> void given_scores(Device const& device) {
   made_for const now(two_layers);

@@ -6,6 +6,7 @@ namespace sequences_cases {
 
 using device = kokkos_test::kokkos_device<Kokkos::DefaultExecutionSpace, false>;
 
+TEST_CASE("a ledger in pages") { device_test::ledgers_in_pages(device{}); }
 TEST_CASE("scores that the engine brings") { device_test::given_scores(device{}); }
 
 TEST_CASE("beginnings that sequences share are on Kokkos as on the host") {

@@ -257,13 +257,13 @@ TEST_CASE("a KV head on several ranks: its scores have to be averaged over them"
       if (!reduced) continue;
       // What an all-reduce does before every compression: the mean of the ranks' channels. Doing it again
       // adds nothing.
-      auto const a = rank0.ref().ledger, b = rank1.ref().ledger;
-      for (std::uint32_t c = 0; c < a.channels.count; ++c) {
-        for (std::size_t i = 0; i < part.slots(); ++i) {
-          float const mean = 0.5f * (a.channel_data[c][i] + b.channel_data[c][i]);
-          a.channel_data[c][i] = b.channel_data[c][i] = mean;
-        }
-      }
+      std::uint32_t const longest = rank0.length_bound(0);
+      std::vector<float> a(std::size_t{all_heads} * rank0.ledger().channels.count * longest), b(a.size());
+      rank0.read_scores({0}, a.data(), longest);
+      rank1.read_scores({0}, b.data(), longest);
+      for (std::size_t i = 0; i < a.size(); ++i) a[i] = b[i] = 0.5f * (a[i] + b[i]);
+      rank0.write_scores({0}, a.data(), longest);
+      rank1.write_scores({0}, b.data(), longest);
     }
     alone.compress({0}, kvmeld::budget::entries(15));
     rank0.compress({0}, kvmeld::budget::entries(15));

@@ -259,6 +259,61 @@ TEST_CASE("sequences share the pages of a frozen beginning, whose scores nobody 
   }
 }
 
+TEST_CASE("scores go out as a dense array and come back, from arrays and from pages") {
+  support::dice d(37);
+  support::engine_memory<float> memory(extent);
+  small_pool pool(extent);
+  auto const policy = kvmeld::preset::snapkv::with_window();
+  auto cache = cache_for(memory, policy);
+  auto paged = cache_for(memory, policy, with(pool.pages()));
+  pool.cover(0, 30);
+  pool.cover(2, 21);
+  for (std::uint32_t q : {0u, 2u}) {
+    for (auto* c : {&cache, &paged}) {
+      support::dice same(q);
+      c->open(q, q == 0 ? 30 : 21, q == 0 ? 5 : 0);
+      score(*c, same, q);
+    }
+  }
+  std::uint32_t const columns = 33, channels = cache.ledger().channels.count;
+  std::vector<float> rows(extent.layers * 2 * extent.kv_heads * channels * columns, -7.0f), other = rows;
+  cache.read_scores({2, 0}, rows.data(), columns);
+  paged.read_scores({2, 0}, other.data(), columns);
+  CHECK(other == rows);
+  std::size_t i = 0;
+  for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
+    for (std::uint32_t q : {2u, 0u})
+      for (std::uint32_t head = 0; head < extent.kv_heads; ++head)
+        for (std::uint32_t c = 0; c < channels; ++c)
+          for (std::uint32_t s = 0; s < columns; ++s, ++i) {
+            kvmeld::track const t = kvmeld::make_track(extent, layer, q, head);
+            bool const there = s < cache.ref().length(t);
+            CHECK(rows[i] == (there ? cache.ledger().channel_data[c][cache.ledger().at(t, s)] : 0.0f));
+          }
+  std::vector<float> const before = rows;
+  for (float& x : rows) x += 1.0f;
+  cache.write_scores({2, 0}, rows.data(), columns);
+  paged.write_scores({2, 0}, rows.data(), columns);
+  cache.read_scores({2, 0}, other.data(), columns);
+  i = 0;
+  for (float x : other) {
+    CHECK((x == rows[i] || x == 0.0f));  // 0 behind the entries
+    ++i;
+  }
+  std::vector<float> shared(rows.size());
+  paged.read_scores({2, 0}, shared.data(), columns);
+  for (i = 0; i < rows.size(); ++i) {  // frozen entries of a page keep their scores
+    bool const frozen = i / columns / channels / extent.kv_heads % 2 == 1 && i % columns < 5;
+    CHECK(shared[i] == (frozen ? before[i] : other[i]));
+  }
+  cache_test::check_text(cache_test::refusal_of([&] { cache.read_scores({0}, rows.data(), 29); }),
+                         {"read_scores: columns is 29; it must be at least 30, the slots of sequence 0"});
+  cache_test::check_text(cache_test::refusal_of([&] { cache.write_scores({0}, nullptr, 30); }),
+                         {"write_scores: rows is null; it must be an array of the sequences' scores"});
+  cache_test::check_text(cache_test::refusal_of([&] { cache.write_scores({1}, rows.data(), 30); }),
+                         {"write_scores: sequence is 1; it must be open"});
+}
+
 TEST_CASE("a page that moves takes its numbers along") {
   support::dice d(29);
   support::engine_memory<float> memory(extent);

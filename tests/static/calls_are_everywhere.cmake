@@ -11,7 +11,8 @@ set(reads needs policy tokens longest lengths degrees positions log_degrees warn
 set(not_in_python
     bytes # the allocator is that of the module
     check asks # of kvmeld.hf, before it has a kvmeld.Cache
-    rebind) # a kvmeld.Cache holds its tensors
+    rebind # a kvmeld.Cache holds its tensors
+    copy_page) # its ledger does not lie in pages
 set(not_of_python_class
     ${not_in_python} abi version problem options_init create # the module's own beginning and errors
     destroy # close_all
@@ -19,13 +20,14 @@ set(not_of_python_class
 set(not_in_cpp ${whole_library} policy # name()
     needs # needs_observation()
     rebind degrees positions lengths log_degrees) # of a type that is known; ledger(), length() and write_log_degree()
-set(not_fuzzed abi version policies)
+set(not_fuzzed abi version policies
+    copy_page) # a page's numbers that another page has are no state of a sequence
 set(not_faulted
     ${whole_library} ${reads}
     set_scores) # needs a policy with score::given; one launch, as observe_rows
 # What only C++ has (docs/c.md says so), or C has under another name.
 set(cpp_alone
-    name needs_observation exact sizes valid # readings of a type, or needs and policy
+    name needs_observation exact options valid # readings of a type, or needs and policy
     export_page_metadata adopt freeze # pages
     plan apply length_after # plans
     attend_and_observe write_log_degree # attend with observe; log_degrees

@@ -162,7 +162,7 @@ template <class F> void for_tracks(kvmeld::shape const& s, std::uint32_t sequenc
 // Scores as if attention had been observed: into one channel, bit by bit.
 inline void set_scores(kvmeld::ledger_ref const& l, kvmeld::track where, std::vector<float> const& scores,
                        std::uint32_t channel = 0) {
-  for (std::size_t i = 0; i < scores.size(); ++i) l.channel_data[channel][l.at(where, 0) + i] = scores[i];
+  for (std::uint32_t i = 0; i < scores.size(); ++i) l.channel_data[channel][l.at(where, i)] = scores[i];
   l.word(where, kvmeld::track_word::observed_rows) = 1;
 }
 

@@ -121,8 +121,7 @@ TEST_CASE("broken ledgers are told by track and slot") {
         "slot 5 of " + track + " has degree 0; it must be a finite number above 0");
   CHECK(broken([](auto const& l) { l.degree[5] = kvmeld::bits_float(0x7f800000u); }) ==
         "slot 5 of " + track + " has degree inf; it must be a finite number above 0");
-  CHECK(broken([](auto const& l) { l.degree[34] = 1; }) ==
-        "slot 34 of " + track + " is empty, but has degree 1");
+  CHECK(broken([](auto const& l) { l.degree[34] = 1; }).empty());  // behind the entries anything may lie
   CHECK(broken([](auto const& l) { l.position[7] = 6; }) ==
         "slot 7 of " + track + " is stored at position 6, and the slot before it at 6; positions ascend");
   CHECK(broken([](auto const& l) { l.position[32] = 33; }) ==

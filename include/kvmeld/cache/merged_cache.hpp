@@ -53,6 +53,7 @@
 #include <kvmeld/sequences/commit.hpp>
 #include <kvmeld/sequences/copy_page.hpp>
 #include <kvmeld/sequences/drop_positions.hpp>
+#include <kvmeld/sequences/exchange_scores.hpp>
 #include <kvmeld/sequences/fork.hpp>
 #include <kvmeld/sequences/freeze.hpp>
 #include <kvmeld/sequences/open.hpp>
@@ -408,6 +409,20 @@ public:
   /// as float, float16 or bfloat16. A NaN ranks lowest. Enqueues 1 launch; does not wait. Takes O(entries)
   /// work. Refuses other scores.
   template <class T> status set_scores(std::uint32_t layer, index_list sequences, head_rows<T> rows);
+  /// Writes the scores of `sequences` to `rows` [layer][sequence of the list][KV head][channel][column], in
+  /// memory of the executor: a number for each entry, and 0 behind a track's entries. The policy's score has
+  /// ledger().channels.count channels. Ranks that hold the same heads average these numbers, and write_scores
+  /// takes them back. Enqueues 1 launch; does not wait. Takes O(numbers written) work. Refuses null rows, and
+  /// fewer columns than length_bound(sequence). Members (EMS) and tables of scores are not among the scores.
+  status read_scores(index_list sequences, float* rows, std::uint32_t columns) {
+    return exchange_scores("read_scores", sequences, rows, columns);
+  }
+  /// Sets the scores of `sequences` to what `rows` holds, in the order of read_scores. With
+  /// options.ledger_pages, frozen entries keep theirs. Enqueues 1 launch; does not wait. Takes O(entries)
+  /// work. Refuses what read_scores refuses.
+  status write_scores(index_list sequences, float const* rows, std::uint32_t columns) {
+    return exchange_scores("write_scores", sequences, rows, columns);
+  }
   /// Whether observe, observe_rows and observe_logits would refuse these arguments. Null rows are not
   /// checked. Enqueues nothing; does not wait.
   status check_observation(query_batch const& batch, attention_params const& params = {},
@@ -561,6 +576,8 @@ private:
   status truncate_gaps(std::uint32_t sequence, std::uint32_t tokens);
   template <class Removal> status remove_entries(Removal const& removal, std::uint32_t sequence);
   template <class Operation> status change_positions(Operation const& operation, std::uint32_t sequence);
+  template <class T>
+  status exchange_scores(char const* call, index_list sequences, T* rows, std::uint32_t columns);
   void keep_mirror();
   void forget_plan_of(index_list sequences);
   auto seen_tensors() const;

@@ -268,6 +268,19 @@ status merged_cache<E, P, K, V>::change_positions(Operation const& operation, st
 }
 
 template <class E, class P, class K, class V>
+template <class T>
+status merged_cache<E, P, K, V>::exchange_scores(char const* call, index_list sequences, T* rows,
+                                                 std::uint32_t columns) {
+  auto const problem = [&] { return sequences::exchange_problem(call, facts_, sequences, rows, columns); };
+  if (status s = refuse(problem); !s.ok()) return s;
+  if (ledger_.channels.count == 0) return {};
+  detail::sequence_phase const all{ledger_, stage(sequences), nullptr};
+  return kvmeld::launch_all(executor_, call, [&] {
+    launch(sequences::exchange_scores_phase<T>{all, rows, columns});
+  });
+}
+
+template <class E, class P, class K, class V>
 std::vector<span<std::byte>> merged_cache<E, P, K, V>::page_pieces(std::uint32_t page) const {
   std::vector<span<std::byte>> pieces;
   auto const problem = [&] {

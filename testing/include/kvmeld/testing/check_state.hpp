@@ -44,20 +44,16 @@ inline std::string member_problem(ledger_ref const& l, track t) {
   return {};
 }
 
-/// What is wrong with the entries of one track; empty if nothing is. Degrees are above 0 within the track's
-/// length and 0 behind it. Stored positions ascend strictly and are below seen + pending. Pending entries
-/// have degree 1 and the last positions. In padded tracks, as many slots are empty as the track says.
+/// What is wrong with the entries of one track; empty if nothing is. Degrees are above 0. Stored positions
+/// ascend strictly and are below seen + pending. Pending entries have degree 1 and the last positions. In
+/// padded tracks, as many slots are empty as the track says.
 inline std::string entry_problem(ledger_ref const& l, track t) {
   std::uint32_t const n = l.length[t.index], pending = l.pending[t.sequence];
   std::int64_t const known = std::int64_t{l.seen[t.sequence]} + pending;
   std::int64_t last = std::numeric_limits<std::int64_t>::min();
   std::uint32_t empty = 0;
-  for (slot_t s = 0; s < l.extent.capacity; ++s) {
+  for (slot_t s = 0; s < n; ++s) {
     float const degree = l.degree[l.at(t, s)];
-    if (s >= n && degree != 0.0f) {
-      return message(slot_name(t, s), " is empty, but has degree ", degree);
-    }
-    if (s >= n) continue;
     if (l.padded && degree == 0.0f && s + pending < n) {
       if (empty++ == 0 && l.word(t, track_word::padded_from) != s + 1) {
         return message(slot_name(t, s), " is empty, but the track says that its first empty slot is ",

@@ -200,16 +200,17 @@ private:
       for (slot_t s = 0; s < l.extent.capacity; ++s) {
         i.keys.push_back(row_digest(ref.keys, t, s));
         i.values.push_back(row_digest(ref.values, t, s));
-        i.degree.push_back(l.degree[l.at(t, s)]);
-        i.position.push_back(l.position[l.at(t, s)]);
+        bool const held = s < i.length.back() && (l.is_open[t.sequence] != 0 || !l.paged());
+        i.degree.push_back(held ? l.degree[l.at(t, s)] : 0.0f);
+        i.position.push_back(held ? l.position[l.at(t, s)] : 0);
         digest d;
         d.add(float_bits(i.degree.back() - members_in(l, t, s)));
-        for (std::uint32_t c = 0; s < i.length.back() && c < l.channels.count; ++c) {
+        for (std::uint32_t c = 0; held && c < l.channels.count; ++c) {
           // A learned score is computed when a compression first asks for it, whatever becomes of the entry.
           if (l.channels.at[c].tag == channel_tag::learned_score) continue;
           d.add(float_bits(l.channel_data[c][l.at(t, s)]));
         }
-        if (s < i.length.back()) d.add(static_cast<std::uint32_t>(i.position.back()));
+        d.add(static_cast<std::uint32_t>(i.position.back()));
         i.entries.push_back(d.value());
       }
       i.members.push_back(member_digest(l, t));
