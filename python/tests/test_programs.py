@@ -169,6 +169,7 @@ PROGRAMS = {
     "benchmarks/peer/torch_peer.py": ("torch", ["--lengths", "-1"]),
     "benchmarks/peer/kvpress_side_by_side.py": ("kvpress", ["--contexts", "0"]),
     "packages/single_header.py": (None, ["{out}"]),
+    "docs/check_call_sites.py": (None, ["/nowhere", "/nowhere"]),
     "docs/check_formulas.py": (None, ["/nowhere"]),
     "docs/check_links.py": (None, ["--sources"]),
     "docs/doxygen/prepare.py": (None, ["/nowhere"]),

@@ -272,7 +272,7 @@ idx block_of(idx sequence, idx token) {
 
 }  // namespace
 
-TEST_CASE("vLLM's FlashAttention backend, one layer: [2][block][token][head][channel], NHD or HND") {
+TEST_CASE("vLLM's FlashAttention backend, once: [2][block][token][head][channel], NHD or HND") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   std::int64_t const P = 16, heads = 3, d = 16, blocks = 12;
   std::vector<float16> pool(2 * 12 * 16 * 3 * 16);
@@ -298,7 +298,7 @@ TEST_CASE("vLLM's FlashAttention backend, one layer: [2][block][token][head][cha
   }
 }
 
-TEST_CASE("vLLM's FlashInfer backend, all layers: [block][2][token][head][channel] in a pool per layer") {
+TEST_CASE("vLLM's FlashInfer backend, once: [block][2][token][head][channel] in a pool per layer") {
   kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
   std::int64_t const P = 16, heads = 3, d = 16;
   std::vector<float16> pool(12 * 2 * 16 * 3 * 16);
@@ -315,6 +315,34 @@ TEST_CASE("vLLM's FlashInfer backend, all layers: [block][2][token][head][channe
     };
   };
   serves<float16>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
+}
+
+TEST_CASE("vLLM 0.32, one layer: [block][token][head][K, V], and on the CPU [block][head][K by channel, V by "
+          "token]") {
+  kvmeld::shape const s{1, 2, 3, 2, 16, 16, 64};
+  std::int64_t const P = 16, heads = 3, d = 16;
+  for (bool cpu : {false, true}) {
+    CAPTURE(cpu);
+    std::vector<float16> pool(12 * 16 * 3 * 2 * 16);
+    auto const table = kvmeld::table_rows(blocks_of.data(), 4);
+    // recipe
+    std::int64_t const block = heads * P * 2 * d;
+    kvmeld::page_strides const key_part = cpu ? kvmeld::page_strides{block, 0, P * 2 * d, 1, P}
+                                              : kvmeld::page_strides{block, 0, 2 * d, heads * 2 * d, 1};
+    kvmeld::page_strides const value_part = cpu ? kvmeld::page_strides{block, 0, P * 2 * d, d, 1} : key_part;
+    float16* const value_pool = pool.data() + (cpu ? P * d : d);
+    kvmeld::paged const keys(kvmeld::pool_pages(pool.data(), table), 16, key_part, s, s.key_dim);
+    kvmeld::paged const values(kvmeld::pool_pages(value_pool, table), 16, value_part, s, s.value_dim);
+    //
+    auto const at = [&](idx which) {
+      return [&pool, cpu, which](idx, idx b, idx h, idx t, idx c) -> float16& {
+        idx const inner = which == 0 ? c * 16 + t % 16 : (t % 16) * 16 + c;
+        return cpu ? pool[((block_of(b, t) * 3 + h) * 2 + which) * 256 + inner]
+                   : pool[(((block_of(b, t) * 16 + t % 16) * 3 + h) * 2 + which) * 16 + c];
+      };
+    };
+    serves<float16>(s, keys, values, {&pool}, {60, 33}, at(0), at(1));
+  }
 }
 
 TEST_CASE("vLLM's paged attention v1, one layer: keys [block][head][d/x][token][x], values "

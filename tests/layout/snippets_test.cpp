@@ -97,10 +97,15 @@ auto flashinfer(float16* k, float16* v, std::int32_t const* indptr, std::int32_t
 auto vllm(float16* pool, float16* k, float16* v, kvmeld::fp8_e4m3* codes, std::int32_t const* block_table,
           page max_blocks, std::uint8_t const* shared, page blocks, page P, page heads, page d, page x,
           shape const& s, float k_scale) {
-  kvmeld::page_strides const nhd{P * heads * d, 0, d, heads * d, 1};
+  kvmeld::page_strides const nhd{P * heads * 2 * d, 0, 2 * d, heads * 2 * d, 1};
   auto const table = kvmeld::table_rows(block_table, max_blocks);
   kvmeld::paged const keys(kvmeld::pool_pages(pool, table, shared), P, nhd, s, d);
-  kvmeld::paged const values(kvmeld::pool_pages(pool + blocks * P * heads * d, table, shared), P, nhd, s, d);
+  kvmeld::paged const values(kvmeld::pool_pages(pool + d, table, shared), P, nhd, s, d);
+
+  kvmeld::page_strides const key_part{heads * P * 2 * d, 0, P * 2 * d, 1, P};
+  kvmeld::page_strides const value_part{heads * P * 2 * d, 0, P * 2 * d, d, 1};
+  kvmeld::paged const cpu_keys(kvmeld::pool_pages(k, table), P, key_part, s, d);
+  kvmeld::paged const cpu_values(kvmeld::pool_pages(k + P * d, table), P, value_part, s, d);
 
   kvmeld::page_strides const groups{heads * d * P, 0, d * P, x, P * x};
   kvmeld::tiled const old_keys(kvmeld::paged(kvmeld::pool_pages(k, table), P, groups, s, d / x), x);
@@ -108,8 +113,8 @@ auto vllm(float16* pool, float16* k, float16* v, kvmeld::fp8_e4m3* codes, std::i
                                  kvmeld::dense_pages("LPHCT", blocks, P, s, d), s, d);
 
   kvmeld::scaled const fp8_keys(kvmeld::paged(kvmeld::pool_pages(codes, table), P, nhd, s, d), k_scale);
-  return keys.channels() + values.channels() + old_keys.channels() + old_values.channels() +
-         fp8_keys.channels();
+  return keys.channels() + values.channels() + cpu_keys.channels() + cpu_values.channels() +
+         old_keys.channels() + old_values.channels() + fp8_keys.channels();
 }
 
 auto sglang(float16* k, float16* v, std::int32_t const* req_to_token, page max_context_len,
@@ -159,7 +164,7 @@ TEST_CASE("the blocks of the engines' pages compile and run") {
   CHECK_THROWS(
       llama_cpp_calls(nullptr, 0, s, kvmeld::preset::streaming_llm::with_sinks()));  // an empty state
   CHECK(flashinfer(m, m, z, z, marks.data(), 1, 8, s, 16) == 33);
-  CHECK(vllm(m, m, m, codes.data(), z, 2, marks.data(), 1, 8, 2, 16, 8, s, 0.5f) == 80);
+  CHECK(vllm(m, m, m, codes.data(), z, 2, marks.data(), 1, 8, 2, 16, 8, s, 0.5f) == 112);
   CHECK(sglang(m, m, z, 16, marks.data(), 2, 16, s) == 32);
   CHECK(tensorrt_llm(m, z, 2, marks.data(), 2, 8, 16, s) == 32);
   CHECK(lmdeploy(z, pointers.data(), 2, 8, 16, s) == 32);
