@@ -155,6 +155,21 @@ def test_a_request_shrinks_between_steps_and_gives_blocks_back(engine, model):
     assert engine.free() == BLOCKS - 1
 
 
+def test_vllms_own_kernel_reads_what_is_left(engine, model, monkeypatch):
+    """As with KVMELD_IGNORE_DEGREE=1: lengths, table and slots are vLLM's own affair, degrees count as 1."""
+    import kvmeld_vllm
+
+    told = kvmeld_vllm.settings()._replace(ignore_degree=True)
+    monkeypatch.setattr(kvmeld_vllm, "settings", lambda: told)
+    engine.add("plain", tokens_of(300, seed=6).tolist(), 6)
+    for _ in range(5):  # two of the prompt, three of the answer
+        engine.step()
+    held = engine.only()
+    past = [[(k[:-1], v[:-1], torch.ones(len(k) - 1)) for k, v, _ in layer] for layer in engine.entries(held)]
+    near(engine.rows["plain"][-1], expected(model, [TOKEN], past, held.tokens - 1)[0])
+    engine.run()
+
+
 def test_a_frozen_beginning_is_shared(engine, model):
     system, ends = tokens_of(FROZEN, seed=3).tolist(), [tokens_of(200, seed=s).tolist() for s in (4, 5)]
     engine.add("first", system + ends[0], 30)
