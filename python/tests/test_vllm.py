@@ -237,6 +237,33 @@ def test_a_preempted_request_begins_anew(engine, model):
     near(torch.stack(engine.rows["disturbed"][:3]), torch.stack(engine.rows["calm"][:3]))
 
 
+def test_a_policy_is_shown_the_last_queries(engine, model, monkeypatch):
+    """The same entries stay as in transformers, where the same policy sees the same model read the same prompt."""
+    import kvmeld.hf
+    import kvmeld_vllm
+
+    told = kvmeld_vllm.settings()._replace(policy="snapkv", frozen=0)
+    monkeypatch.setattr(kvmeld_vllm, "settings", lambda: told)
+    engine.builder.held.clear()
+    engine.builder.cache = None
+    prompt = tokens_of(300, seed=40)
+    engine.add("observed", prompt.tolist(), 4)
+    for _ in range(3):
+        engine.step()
+    held = engine.only()
+    theirs = kvmeld.hf.KVMeldCache(model, "snapkv", budget=BUDGET)
+    with torch.inference_mode():
+        theirs.read(model, prompt[None])
+    theirs.compress(BUDGET)
+    for layer in range(3):
+        for head in range(2):
+            ours = engine.builder.cache.positions(layer, held.sequence, head)[:BUDGET].tolist()
+            assert ours == theirs.cache.positions(layer, 0, head)[:BUDGET].tolist()
+    engine.run()
+    engine.builder.held.clear()
+    engine.builder.cache = None
+
+
 PROGRAM = """
 import sys, vllm
 llm = vllm.LLM(sys.argv[1], **eval(sys.argv[2]))
