@@ -77,17 +77,6 @@ kvmeld::attention_params attention_in(held_cache const& held, std::uint32_t laye
   return out;
 }
 
-/// Floats for a call where the cache's tensors are.
-float_memory scratch(char const* call, held_cache& held, std::size_t n, float const* from = nullptr) {
-  float_memory out = held.cache->floats(n, from);
-  if (out == nullptr) {
-    std::string const text =
-        kvmeld::refusal(call, "scratch in bytes", n * sizeof(float), "as many as there is memory for");
-    throw_lack_of_memory(*held.memory, call, text.c_str());
-  }
-  return out;
-}
-
 /// The rope of a call that turns keys, with its frequencies where the keys are.
 struct rotation {
   kvmeld::rope_params params;
@@ -99,7 +88,7 @@ struct rotation {
     if (std::string const problem = kvmeld::detail::rope_problem(call, params, key_dim, true);
         !problem.empty())
       throw failure(KVMELD_INVALID_ARGUMENT, problem);
-    frequencies = scratch(call, held, pairs, params.frequencies);
+    frequencies = held.cache->floats(call, "frequencies", pairs, params.frequencies);
     params.frequencies = frequencies.get();
   }
 };
@@ -224,8 +213,8 @@ kvmeld_status kvmeld_observe(kvmeld_cache cache, uint32_t layer, uint32_t sequen
       if (n > c.tokens(sequence)) refuse(call, "n", n, "at most ", c.tokens(sequence), ", the tokens seen");
       kvmeld::shape const& s = held.sizes.extent;
       std::size_t const heads = s.query_heads();
-      outputs = scratch(call, held, heads * n * s.value_dim);
-      computed = scratch(call, held, heads * n);
+      outputs = held.cache->floats(call, "outputs", heads * n * s.value_dim);
+      computed = held.cache->floats(call, "log-sum-exps", heads * n);
       kvmeld::head_rows<float> const sums = kvmeld::rows_by_head(computed.get(), n, s.query_heads(), 1);
       c.attend(batch, rows, kvmeld::rows_by_head(outputs.get(), n, s.query_heads(), s.value_dim), sums,
                params);

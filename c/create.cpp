@@ -355,11 +355,7 @@ kvmeld_status kvmeld_create(kvmeld_options const* options, kvmeld_tensor const* 
       throw;
     }
     if (!of.sinks.empty()) {
-      held->sinks = held->cache->floats(of.sinks.size(), of.sinks.data());
-      if (held->sinks == nullptr)
-        throw failure(KVMELD_NO_MEMORY,
-                      kvmeld::refusal(call, "memory for options.attention.sinks in bytes",
-                                      of.sinks.size() * sizeof(float), "as many as there is memory for"));
+      held->sinks = held->cache->floats(call, "options.attention.sinks", of.sinks.size(), of.sinks.data());
       held->attention.sink = held->sinks.get();
     }
     refuse_faults(call, *held);

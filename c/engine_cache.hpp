@@ -47,8 +47,10 @@ public:
   virtual void rebind(char const* call, tensor_list const& tensors) = 0;
   /// Copies bytes of the ledger, once all calls so far have done their work.
   virtual void read(void* to, void const* ledger, std::size_t bytes) = 0;
-  /// Floats where the cache's tensors are: on the host or on its device. With `from` they hold a copy of it.
-  virtual float_memory floats(std::size_t n, float const* from = nullptr) = 0;
+  /// n floats where the cache's tensors are: on the host or on its device. With `from` they hold a copy of
+  /// it. `what` names them where the call is refused, because there is no memory.
+  virtual float_memory floats(char const* call, char const* what, std::size_t n,
+                              float const* from = nullptr) = 0;
   /// What the runtime of the device has reported so far; null: no error.
   virtual char const* fault() const = 0;
 };

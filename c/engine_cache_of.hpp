@@ -3,6 +3,7 @@
 
 #include "engine_cache.hpp"
 #include "failure.hpp"
+#include "memory_source.hpp"
 
 #include <kvmeld/cache/check_construction.hpp>
 #include <kvmeld/cache/merged_cache.hpp>
@@ -106,8 +107,8 @@ public:
   void read(void* to, void const* ledger, std::size_t bytes) override {
     Place::read(executor(), to, ledger, bytes);
   }
-  float_memory floats(std::size_t n, float const* from) override {
-    return Place::floats(executor(), n, from);
+  float_memory floats(char const* call, char const* what, std::size_t n, float const* from) override {
+    return floats_of(call, what, memory_, executor(), n, from);
   }
   char const* fault() const override { return Place::fault(executor()); }
 
@@ -120,10 +121,11 @@ private:
   engine_cache_of(char const* call, ingredients const& of, typename Place::executor_type executor,
                   layer_layouts<Form> const& layouts, bool used)
       : form_(of.pages),
+        memory_(*of.memory),
         keys_(Place::copy(executor, layouts.keys)),
         values_(Place::copy(executor, layouts.values)),
-        frequencies_(used ? numbers_at(call, "frequencies", executor, of.frequencies) : nullptr),
-        learned_(used ? numbers_at(call, "learned weights", executor, of.learned) : nullptr),
+        frequencies_(used ? numbers_of(call, "frequencies", of, executor, of.frequencies) : nullptr),
+        learned_(used ? numbers_of(call, "learned weights", of, executor, of.learned) : nullptr),
         cache_(kvmeld::make_any_cache(
             cache_type(std::move(executor), reading(of, frequencies_.get(), learned_.get()),
                        kvmeld::kv{kvmeld::per_layer<layout>(keys_.data(), of.sizes.extent.key_dim),
@@ -131,15 +133,20 @@ private:
                        of.sizes))) {}
   typename Place::executor_type& executor() const { return cache_->get<cache_type>()->executor(); }
 
-  /// Numbers of the host where phases can read them; null if there are none.
-  static float_memory numbers_at(char const* call, char const* what, typename Place::executor_type& executor,
-                                 std::vector<float> const& numbers) {
-    if (numbers.empty()) return nullptr;
-    float_memory out = Place::floats(executor, numbers.size(), numbers.data());
+  static float_memory floats_of(char const* call, char const* what, memory_source const& memory,
+                                typename Place::executor_type& executor, std::size_t n, float const* from) {
+    float_memory out = Place::floats(executor, n, from);
     if (out != nullptr) return out;
-    throw failure(KVMELD_NO_MEMORY,
-                  kvmeld::refusal(call, kvmeld::message("memory for ", what, " in bytes"),
-                                  numbers.size() * sizeof(float), "as many as there is memory for"));
+    std::string const text = kvmeld::refusal(call, kvmeld::message("memory for ", what, " in bytes"),
+                                             n * sizeof(float), "as many as there is memory for");
+    throw_lack_of_memory(memory, call, text.c_str());
+    throw failure(KVMELD_NO_MEMORY, text);
+  }
+  /// Numbers of the host where phases can read them; null if there are none.
+  static float_memory numbers_of(char const* call, char const* what, ingredients const& of,
+                                 typename Place::executor_type& executor, std::vector<float> const& numbers) {
+    if (numbers.empty()) return nullptr;
+    return floats_of(call, what, *of.memory, executor, numbers.size(), numbers.data());
   }
   /// The policy with its numbers where phases can read them. A cache that is not used may keep those of the
   /// host: nothing reads them.
@@ -159,9 +166,10 @@ private:
   }
 
   Form form_;
-  array keys_, values_;       ///< a layout per layer
-  float_memory frequencies_;  ///< of the policy's rotation, or null
-  float_memory learned_;      ///< weights of the policy's score, or null
+  memory_source const& memory_;  ///< of the executor
+  array keys_, values_;          ///< a layout per layer
+  float_memory frequencies_;     ///< of the policy's rotation, or null
+  float_memory learned_;         ///< weights of the policy's score, or null
   std::unique_ptr<kvmeld::any_cache> cache_;
 };
 

@@ -1,6 +1,8 @@
 // Where a cache's memory comes from: the system, or two functions.
 #pragma once
 
+#include "failure.hpp"
+
 #include <kvmeld/backend/host/host_memory.hpp>
 #include <kvmeld/kvmeld.h>
 
@@ -74,5 +76,14 @@ private:
   int served_ = 0;
   bool counts_ = false, counted_ = false, lacked_ = false, misaligned_ = false;
 };
+
+/// If the allocator caused a refusal, throws it with the status that says so.
+inline void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text) {
+  if (memory.misaligned()) {
+    throw failure(KVMELD_INTERNAL, kvmeld::refusal(call, "memory of the allocator", "not aligned",
+                                                   "at a multiple of the alignment that it was asked for"));
+  }
+  if (memory.lacked()) throw failure(KVMELD_NO_MEMORY, text);
+}
 
 }  // namespace kvmeld_library

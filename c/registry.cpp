@@ -114,14 +114,6 @@ in_use::in_use(char const* call, kvmeld_cache handle) {
 }
 in_use::~in_use() { word_->fetch_sub(1, std::memory_order_release); }
 
-void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text) {
-  if (memory.misaligned()) {
-    throw failure(KVMELD_INTERNAL, kvmeld::refusal(call, "memory of the allocator", "not aligned",
-                                                   "at a multiple of the alignment that it was asked for"));
-  }
-  if (memory.lacked()) throw failure(KVMELD_NO_MEMORY, text);
-}
-
 void refuse_capture(char const* call, [[maybe_unused]] std::int32_t device, [[maybe_unused]] void* stream) {
   if constexpr (with_cuda) {
     if (device >= 0 && is_capturing(stream))

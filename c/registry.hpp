@@ -49,9 +49,6 @@ private:
   held_cache* cache_;
 };
 
-/// If the allocator caused a refusal, throws it with the status that says so.
-void throw_lack_of_memory(memory_source const& memory, char const* call, char const* text);
-
 /// If the runtime of the cache's device has reported an error, throws it.
 void refuse_faults(char const* call, held_cache const& held);
 /// Refuses a stream of the current device that is being captured: what a call enqueues would become a part of
