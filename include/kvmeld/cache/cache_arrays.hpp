@@ -64,7 +64,7 @@ inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_
   // A plan that stays, and members, have places by the capacity.
   bool const fits = !options.whole_plan && options.members == 0;
   c.workspace = carve_workspace(a, options.extent, options.wave_tracks, plans, options.members,
-                                tracks_per_split(options.budgets_over, options.extent),
+                                tracks_per_budget(options.budgets_over, options.extent),
                                 fits ? min_of(options.extent.tracks(), most_of_wave) : 0);
   c.workspace.zero_emptied = options.clears_emptied();
   c.workspace.wave.scope = tracks_per_plan(options.scope, options.extent);
@@ -81,7 +81,7 @@ inline cache_arrays carve_cache(arena& a, cache_options const& options, channel_
 /// whole budget scopes, too, where these are fewer tracks, or where entries are shared.
 inline std::uint32_t tracks_of_wave(cache_options const& options, std::uint32_t workers) {
   constexpr std::size_t worth_a_launch = std::size_t{1} << 20, most = std::size_t{64} << 20;
-  std::uint32_t const split = tracks_per_split(options.budgets_over, options.extent),
+  std::uint32_t const per_budget = tracks_per_budget(options.budgets_over, options.extent),
                       scope = tracks_per_plan(options.scope, options.extent),
                       tracks = options.extent.tracks();
   std::uint32_t wanted = options.wave_tracks;
@@ -93,7 +93,7 @@ inline std::uint32_t tracks_of_wave(cache_options const& options, std::uint32_t 
     wanted = min_of(max_of(2 * workers, held_by(worth_a_launch * workers)), held_by(most));
   }
   wanted = min_of(wanted, tracks);
-  std::uint32_t const unit = options.members != 0 || wanted >= split ? max_of(scope, split) : scope;
+  std::uint32_t const unit = options.members != 0 || wanted >= per_budget ? max_of(scope, per_budget) : scope;
   return max_of(unit, wanted / unit * unit);
 }
 

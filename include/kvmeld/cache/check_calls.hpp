@@ -4,7 +4,7 @@
 
 #include <kvmeld/apply/validate_plan.hpp>
 #include <kvmeld/cache/cache_options.hpp>
-#include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/check_shared_budget.hpp>
 #include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/channel.hpp>
@@ -139,7 +139,7 @@ std::string pins_within(char const* call, std::string const& whose, Policy const
 template <class Policy>
 std::string new_sequence(char const* call, budget const& allowed, Policy const& policy,
                          cache_options const& options, std::uint32_t tokens) {
-  std::string text = splits(call, allowed, policy, options);
+  std::string text = shared_budget(call, allowed, policy, options);
   if (text.empty()) text = budget_value(call, allowed);
   if (!text.empty()) return text;
   std::uint32_t const limit = allowed.resolve(track{0, 0, 0, 0}, tokens);
@@ -162,9 +162,9 @@ std::string compress(char const* call, ledger_ref const& l, index_list sequences
     std::string text = first_track_problem(l, sequence, [&](track t) -> std::string {
       std::uint32_t const length = l.held(t);
       std::uint32_t const limit = allowed.resolve(t, l.seen[sequence]);
-      if (allowed.among() != budget_scope::head && detail::leads_split(allowed.among(), t)) {
+      if (allowed.among() != budget_scope::head && detail::leads_budget(allowed.among(), t)) {
         auto const held = [&](track other) { return l.held(other); };
-        shrinks = detail::sum_of_split(l.extent, t, allowed, l.seen[sequence], held).excess() != 0;
+        shrinks = detail::sum_of_budget(l.extent, t, allowed, l.seen[sequence], held).excess() != 0;
       }
       if (limit == 0) return refusal(call, message("budget of ", track_name(t)), 0, "at least 1");
       if (std::string problem = padding_problem(call, l, t, tensors); !problem.empty()) return problem;

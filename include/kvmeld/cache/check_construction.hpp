@@ -4,7 +4,7 @@
 #pragma once
 
 #include <kvmeld/cache/cache_options.hpp>
-#include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/check_shared_budget.hpp>
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/error.hpp>
@@ -105,8 +105,8 @@ template <class Merge> std::string padding_problem(Merge const&, cache_options c
 namespace detail {
 
 /// Why options.budgets_over is too wide; empty if it is not. Slots of a budget scope are counted in 32 bits.
-inline std::string split_size_problem(cache_options const& options) {
-  std::uint32_t const tracks = tracks_per_split(options.budgets_over, options.extent);
+inline std::string shared_budget_size_problem(cache_options const& options) {
+  std::uint32_t const tracks = tracks_per_budget(options.budgets_over, options.extent);
   std::uint64_t const entries = std::uint64_t{tracks} * options.extent.capacity;
   constexpr std::uint32_t most = std::numeric_limits<std::uint32_t>::max();
   if (tracks == 1 || entries <= most) return {};
@@ -129,7 +129,7 @@ std::string construction_problem(Policy const& p, kv<Keys, Values> const& x, cac
   if (problem.empty()) problem = bias_problem(p.merge, options);
   if (problem.empty()) problem = latent_problem<Values>(p.merge);
   if (problem.empty()) problem = padding_problem(p.merge, options);
-  if (problem.empty()) problem = split_size_problem(options);
+  if (problem.empty()) problem = shared_budget_size_problem(options);
   if (problem.empty()) problem = sharing_of<typename Policy::merge_type>::room_problem(options.members);
   return refusal_within("merged_cache", problem);
 }

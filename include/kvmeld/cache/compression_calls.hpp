@@ -11,7 +11,7 @@ inline namespace KVMELD_ABI {
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::compress_problem(char const* call, index_list sequences,
                                                        budget allowed) const {
-  std::string text = check_calls::splits(call, allowed, policy_, options_);
+  std::string text = check_calls::shared_budget(call, allowed, policy_, options_);
   if (text.empty()) text = check_calls::compress(call, facts_, sequences, allowed, policy_, seen_tensors());
   if (text.empty())
     text = check_calls::scopes(call, facts_, sequences, allowed, options_.scope, seen_tensors());
@@ -114,9 +114,9 @@ auto merged_cache<E, P, K, V>::counts_for(index_list sequences, budget allowed, 
   for (std::size_t i = 0; i < sequences.size(); ++i) {
     bool const guesses = guesses_budget(sequences[i], allowed);
     ahead.each_track(sequences[i], lengths_known(sequences[i]),
-                     [&](track, std::uint32_t bound, detail::split_sum const& sum) {
+                     [&](track, std::uint32_t bound, detail::budget_sum const& sum) {
                        bounds_[i] = max_of(bounds_[i], bound);
-                       detail::split_sum full = sum, least = sum;
+                       detail::budget_sum full = sum, least = sum;
                        full.held = sum.tracks * options_.extent.capacity;
                        if (guesses) least.allowed = sum.tracks;
                        rounds = max_of(rounds, ahead.rounds(least));
@@ -149,7 +149,7 @@ void merged_cache<E, P, K, V>::mirror_compression(std::uint32_t sequence, budget
   if (options_.padded) mirror_.drop_padding(sequence);
   foresee(allowed, fallback)
       .each_track(sequence, lengths_known(sequence),
-                  [&](track t, std::uint32_t bound, detail::split_sum const& sum) {
+                  [&](track t, std::uint32_t bound, detail::budget_sum const& sum) {
                     if (sum.held > sum.allowed) {
                       changes = true;
                       loses = loses || sum.tracks > 1 || !exact(fallback);

@@ -3,7 +3,7 @@
 // rounds it takes.
 #pragma once
 
-#include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/check_shared_budget.hpp>
 #include <kvmeld/core/budget.hpp>
 #include <kvmeld/core/budget_scope.hpp>
 #include <kvmeld/core/config.hpp>
@@ -68,19 +68,19 @@ public:
   template <class F> void each_track(std::uint32_t sequence, bool known, F f) const {
     shape const& extent = facts_.extent;
     auto const held = [&](track t) { return facts_.held(t); };
-    split_sum sum;
+    budget_sum sum;
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer) {
       for (std::uint32_t head = 0; head < extent.kv_heads; ++head) {
         track const t = make_track(extent, layer, sequence, head);
         std::uint32_t const before = held(t), limit = allowed_.resolve(t, facts_.seen[sequence]);
-        if (tracks_per_split(allowed_.among(), extent) == 1) {
+        if (tracks_per_budget(allowed_.among(), extent) == 1) {
           std::uint32_t const after =
               bound_after(policy_, before, known, limit, facts_.frozen[sequence], writes_all_, fallback_);
-          f(t, fits_ ? after : before, split_sum{1, before, limit});
+          f(t, fits_ ? after : before, budget_sum{1, before, limit});
           continue;
         }
-        if (leads_split(allowed_.among(), t))
-          sum = sum_of_split(extent, t, allowed_, facts_.seen[sequence], held);
+        if (leads_budget(allowed_.among(), t))
+          sum = sum_of_budget(extent, t, allowed_, facts_.seen[sequence], held);
         bool const met = fits_ && sum.excess() != 0 &&
                          (is_exact(policy_, fallback_) || fallback_ == shortfall::evict_lowest);
         f(t, met ? min_of(before, sum.allowed) : before, sum);
@@ -92,17 +92,17 @@ public:
   std::uint32_t longest(std::uint32_t sequence, bool known) const {
     std::uint32_t most = 0;
     each_track(sequence, known,
-               [&](track, std::uint32_t bound, split_sum const&) { most = max_of(most, bound); });
+               [&](track, std::uint32_t bound, budget_sum const&) { most = max_of(most, bound); });
     return most;
   }
   /// Number of rounds that a compression has to enqueue for a budget scope.
-  std::uint32_t rounds(split_sum const& sum) const {
+  std::uint32_t rounds(budget_sum const& sum) const {
     std::uint32_t const least = facts_of<select_facts>(policy_.select).thins_any_track ? 1 : 0;
     return max_of(least, kvmeld::max_rounds(policy_.identify, sum.held, sum.allowed));
   }
   /// Number of those rounds that are likely to have something to do. If the host cannot count the pinned
   /// entries, it takes all entries for pinned: only the entries above the budget are sure to take part.
-  std::uint32_t likely_rounds(std::uint32_t sequence, split_sum const& sum) const {
+  std::uint32_t likely_rounds(std::uint32_t sequence, budget_sum const& sum) const {
     bool const counts = facts_of<select_facts>(policy_.select).pins_exactly;
     std::uint32_t const outside =
         counts ? policy_.select.pinned(sum.held, sum.allowed, facts_.frozen[sequence]).total() : sum.held;

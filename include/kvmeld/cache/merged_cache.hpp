@@ -7,7 +7,7 @@
 #include <kvmeld/cache/cache_options.hpp>
 #include <kvmeld/cache/check_calls.hpp>
 #include <kvmeld/cache/check_construction.hpp>
-#include <kvmeld/cache/check_split.hpp>
+#include <kvmeld/cache/check_shared_budget.hpp>
 #include <kvmeld/cache/forecast.hpp>
 #include <kvmeld/cache/host_mirror.hpp>
 #include <kvmeld/cache/ledger_readings.hpp>

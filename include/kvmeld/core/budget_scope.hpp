@@ -18,7 +18,7 @@ enum class budget_scope : std::uint8_t {
 };
 
 /// Number of tracks that share their budgets. They are neighbours in the order of a wave.
-inline std::uint32_t tracks_per_split(budget_scope over, shape const& s) {
+inline std::uint32_t tracks_per_budget(budget_scope over, shape const& s) {
   return over == budget_scope::head ? 1 : over == budget_scope::layer ? s.kv_heads : s.kv_heads * s.layers;
 }
 
@@ -46,7 +46,7 @@ struct share_state {
 };
 
 /// Counts that each track of a budget scope leaves for the others: one for each value of a digit.
-constexpr std::uint32_t split_counts = 256;
+constexpr std::uint32_t budget_counts = 256;
 
 }  // namespace detail
 

@@ -82,26 +82,26 @@ struct track_source {
 /// budget are scored together, also where they are planned in parts (rounds/compress.hpp). Trivially
 /// copyable. Per-entry arrays are [tracks][stride].
 struct scored_tracks {
-  ledger_ref ledger;         ///< the ledger of the cache
-  work_list work;            ///< tracks of the whole call; these begin at `first`
-  std::uint32_t first = 0;   ///< first track of the work list among these
-  std::uint32_t tracks = 0;  ///< how many these are
-  std::uint32_t stride = 0;  ///< slots that arrays of entries have for each track: none of them is longer
-  std::uint32_t scope = 1;   ///< neighbouring tracks that share one plan
-  std::uint32_t split = 1;   ///< neighbouring tracks that share their budgets (a budget scope)
+  ledger_ref ledger;             ///< the ledger of the cache
+  work_list work;                ///< tracks of the whole call; these begin at `first`
+  std::uint32_t first = 0;       ///< first track of the work list among these
+  std::uint32_t tracks = 0;      ///< how many these are
+  std::uint32_t stride = 0;      ///< slots that arrays of entries have for each track: none of them is longer
+  std::uint32_t scope = 1;       ///< neighbouring tracks that share one plan
+  std::uint32_t per_budget = 1;  ///< neighbouring tracks that share their budgets (a budget scope)
 
   track_state* state = nullptr;           ///< [tracks]
   float* score = nullptr;                 ///< [tracks][stride] importance of each entry
   score_kind scores = score_kind::order;  ///< what `score` holds, told to merge functions
 
   detail::share_state* share = nullptr;  ///< [tracks]; null if budgets cannot be shared
-  std::uint32_t* counts = nullptr;       ///< [tracks][split_counts] histograms; null where `share` is
+  std::uint32_t* counts = nullptr;       ///< [tracks][budget_counts] histograms; null where `share` is
 
   /// The first track of the budget scope that `item` belongs to.
-  KVMELD_HD std::uint32_t split_leader(std::uint32_t item) const { return item - item % split; }
+  KVMELD_HD std::uint32_t budget_leader(std::uint32_t item) const { return item - item % per_budget; }
   /// A track's histogram.
   KVMELD_HD std::uint32_t* counts_of(std::uint32_t item) const {
-    return counts + std::size_t{item} * detail::split_counts;
+    return counts + std::size_t{item} * detail::budget_counts;
   }
   /// The track of an item.
   KVMELD_HD track where(std::uint32_t item) const { return work.at(ledger.extent, first + item); }
@@ -153,15 +153,15 @@ struct wave_ref : scored_tracks {
 };
 
 /// Sizes (arena without memory) or carves the metadata of a wave. The plan is carved apart (`carve_plan`),
-/// because it may outlive the wave. `max_split` is the number of tracks of the largest budget scope: so many
-/// tracks have a state and scores, if they are more than `tracks`. `most`: tracks that have a state, for
+/// because it may outlive the wave. `max_per_budget` is the number of tracks of the largest budget scope: so
+/// many tracks have a state and scores, if they are more than `tracks`. `most`: tracks that have a state, for
 /// waves of tracks that are shorter than the capacity.
 inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, std::uint32_t members = 0,
-                           std::uint32_t max_split = 1, std::uint32_t most = 0) {
+                           std::uint32_t max_per_budget = 1, std::uint32_t most = 0) {
   wave_ref w;
   w.stride = extent.capacity;
   std::size_t const n = std::size_t{tracks} * extent.capacity;
-  std::uint32_t const scored = max_of(tracks, max_split), stated = max_of(scored, most);
+  std::uint32_t const scored = max_of(tracks, max_per_budget), stated = max_of(scored, most);
   w.state = a.take<track_state>(stated);
   w.score = a.take<float>(std::size_t{scored} * extent.capacity);
   w.roles = a.take<role>(n);
@@ -172,9 +172,9 @@ inline wave_ref carve_wave(arena& a, shape const& extent, std::uint32_t tracks, 
   w.set_end = a.take<slot_t>(n);
   w.set_member = a.take<slot_t>(n);
   w.members = detail::carve_member_room(a, tracks, members);
-  if (max_split > 1) {
+  if (max_per_budget > 1) {
     w.share = a.take<detail::share_state>(stated);
-    w.counts = a.take<std::uint32_t>(std::size_t{stated} * detail::split_counts);
+    w.counts = a.take<std::uint32_t>(std::size_t{stated} * detail::budget_counts);
   }
   return w;
 }

@@ -90,7 +90,7 @@ KVMELD_HD void mark_best(Team const& team, std::uint32_t n, std::uint32_t k, flo
                          Byte rest, Byte* out) {
   static_assert(sizeof(Byte) == 1, "kvmeld: marks are bytes");
   if constexpr (has_kernels<Team>::value) {
-    if (team.kernels() != nullptr && team.split(n, k, score, best, rest, out)) return;
+    if (team.kernels() != nullptr && team.partition(n, k, score, best, rest, out)) return;
   }
   team.for_each(n, [&](std::uint32_t i) { out[i] = rest; });
   team.sync();

@@ -34,7 +34,7 @@
 #include <kvmeld/rounds/remaining_rounds.hpp>
 #include <kvmeld/rounds/round.hpp>
 #include <kvmeld/rounds/share_plans.hpp>
-#include <kvmeld/rounds/split_budget.hpp>
+#include <kvmeld/rounds/shared_budget.hpp>
 #include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/select/selector.hpp>
@@ -58,14 +58,14 @@ struct workspace_ref {
 };
 
 /// Carves the workspace, or only sizes it if the arena has no memory. `members`: members per track, for
-/// policies that share entries. `max_split`: tracks of the largest budget scope that calls ask for
+/// policies that share entries. `max_per_budget`: tracks of the largest budget scope that calls ask for
 /// (core/budget_scope.hpp). `wave_tracks` may be fewer, unless there are members. `most_tracks`: how many
 /// tracks go into a wave if they are short (fitting_tracks).
 inline workspace_ref carve_workspace(arena& a, shape const& extent, std::uint32_t wave_tracks,
                                      std::uint32_t plan_tracks, std::uint32_t members = 0,
-                                     std::uint32_t max_split = 1, std::uint32_t most_tracks = 0) {
+                                     std::uint32_t max_per_budget = 1, std::uint32_t most_tracks = 0) {
   workspace_ref w{};
-  w.wave = carve_wave(a, extent, wave_tracks, members, max_split, most_tracks);
+  w.wave = carve_wave(a, extent, wave_tracks, members, max_per_budget, most_tracks);
   w.wave.tracks = wave_tracks;
   w.plan = carve_plan(a, plan_tracks, extent.capacity, members, most_tracks);
   w.plan_tracks = plan_tracks;
@@ -88,9 +88,9 @@ inline workspace_ref fitting_tracks(workspace_ref ws, std::uint32_t length) {
 
 /// Bytes of workspace for waves of `wave_tracks` tracks. The plan has room for one wave.
 inline std::size_t workspace_bytes(shape const& extent, std::uint32_t wave_tracks, std::uint32_t members = 0,
-                                   std::uint32_t max_split = 1) {
+                                   std::uint32_t max_per_budget = 1) {
   arena a;
-  carve_workspace(a, extent, wave_tracks, wave_tracks, members, max_split);
+  carve_workspace(a, extent, wave_tracks, wave_tracks, members, max_per_budget);
   return a.bytes();
 }
 
@@ -111,16 +111,16 @@ inline plan_ref plan_of(workspace_ref const& ws, shape const& extent, work_list 
   return plan_from(ws.plan, ws.plan_tracks >= work.tracks(extent) ? first : 0);
 }
 
-/// Calls body(wave) for the waves that cover the work list. A wave holds whole budget scopes of `split`
+/// Calls body(wave) for the waves that cover the work list. A wave holds whole budget scopes of `per_budget`
 /// tracks: as many as are planned at a time, or one that has to be planned in parts.
 template <class Body>
-void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work, std::uint32_t split,
-                   Body body) {
+void for_each_wave(workspace_ref const& ws, ledger_ref const& ledger, work_list work,
+                   std::uint32_t per_budget, Body body) {
   std::uint32_t const total = work.tracks(ledger.extent);
-  std::uint32_t const most = max_of(split, ws.wave.tracks / split * split);
+  std::uint32_t const most = max_of(per_budget, ws.wave.tracks / per_budget * per_budget);
   for (std::uint32_t first = 0; first < total; first += most) {
     wave_ref wave = ws.wave;
-    wave.split = split;
+    wave.per_budget = per_budget;
     wave.ledger = ledger;
     wave.work = work;
     wave.first = first;
@@ -144,7 +144,7 @@ template <class Body> void for_each_part(workspace_ref const& ws, wave_ref const
     part.state += first;
     part.score += wave.at(first, 0);
     part.share += first;
-    part.counts += std::size_t{first} * split_counts;
+    part.counts += std::size_t{first} * budget_counts;
     part.plan = plan_of(ws, wave.ledger.extent, wave.work, part.first);
     body(part);
   }
@@ -186,11 +186,11 @@ void open_wave(Executor& executor, Policy const& p, kv<Keys, Values> const& x, b
   launcher<Executor> const launch{executor, wave};
   launch(
       begin_phase{{wave}, allowed, facts_of<select_facts>(p.select).thins_any_track, !has_parts(ws, wave)});
-  if (wave.split > 1) launch(open_split_phase{{wave}, allowed.floor()});
+  if (wave.per_budget > 1) launch(open_budget_phase{{wave}, allowed.floor()});
   for_each_part(ws, wave, [&](wave_ref const& part) {
     score_tracks(launcher<Executor>{executor, part}, p, x);
   });
-  if (wave.split > 1) limit_by_score(launch, p);
+  if (wave.per_budget > 1) limit_by_score(launch, p);
 }
 
 /// Gives the entries of a part their roles, and looks at the rows that will be read.
@@ -215,7 +215,7 @@ void select_entries(launcher<Executor> const& launch, Policy const& p, kv<Keys, 
 /// Whether the step of the only round may be the plan itself. Then nothing has to be composed, and the sets
 /// that were listed for keys also hold for values.
 inline bool may_plan_directly(wave_ref const& wave, std::uint32_t rounds) {
-  return rounds == 1 && wave.scope == 1 && wave.split == 1;
+  return rounds == 1 && wave.scope == 1 && wave.per_budget == 1;
 }
 
 /// Whether the policy fits what it keeps to attention's outputs before the call.
@@ -278,8 +278,8 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
   detail::round_facts facts = detail::facts_of_round(p, ledger.extent);
   bool const folds = facts.folds && fallback == shortfall::evict_lowest;  // for the fallback alone
   facts.folds = false;
-  std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
-  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref const& wave) {
+  std::uint32_t const per_budget = tracks_per_budget(allowed.among(), ledger.extent);
+  detail::for_each_wave(ws, ledger, work, per_budget, [&](wave_ref const& wave) {
     bool const parts = detail::has_parts(ws, wave);
     detail::open_wave(executor, p, x, allowed, ws, wave);
     detail::for_each_part(ws, wave, [&](wave_ref part) {
@@ -292,10 +292,10 @@ void plan(Executor& executor, Policy const& p, kv<Keys, Values> const& x, ledger
       if (fallback == shortfall::evict_lowest)
         launch(detail::fallback_phase{part, false, facts_of<select_facts>(p.select).pins_exactly});
       if (folds) launch(detail::unfold_scores_phase{{part}, own});
-      launch(detail::end_phase{{part}, false, split == 1});
+      launch(detail::end_phase{{part}, false, per_budget == 1});
       launch(detail::new_slots_phase{{part}});
     });
-    if (split > 1) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, false});
+    if (per_budget > 1) detail::launcher<Executor>{executor, wave}(detail::close_budget_phase{{wave}, false});
   });
 }
 
@@ -346,8 +346,8 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
     max_rounds = min_of(max_rounds, 2u);
   }
   std::uint32_t const rounds = facts.identify.repeats ? max_rounds : min_of(max_rounds, 1u);
-  std::uint32_t const split = tracks_per_split(allowed.among(), ledger.extent);
-  detail::for_each_wave(ws, ledger, work, split, [&](wave_ref const& wave) {
+  std::uint32_t const per_budget = tracks_per_budget(allowed.among(), ledger.extent);
+  detail::for_each_wave(ws, ledger, work, per_budget, [&](wave_ref const& wave) {
     bool const parts = detail::has_parts(ws, wave);
     if (ledger.padded) {
       detail::for_each_part(ws, wave, [&](wave_ref const& part) {
@@ -370,7 +370,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
       }
       if (fallback == shortfall::evict_lowest)
         launch(detail::fallback_phase{part, true, facts_of<select_facts>(p.select).pins_exactly});
-      launch(detail::end_phase{{part}, true, split == 1});
+      launch(detail::end_phase{{part}, true, per_budget == 1});
       if (ws.stats != nullptr) launch(detail::count_fates_phase{part, ws.stats});
       detail::fit_rows(launch, p, x);
       // The fallback evicts whole sets, so their list still holds. It may end a span that others share.
@@ -380,7 +380,7 @@ void compress(Executor& executor, Policy const& p, kv<Keys, Values> const& x, le
           launch, x.values, facts.merges_rows, facts.identify.makes_spans && facts.merges_rows, listed);
       detail::move_together(launch, x, ws.zero_emptied);
     });
-    if (split > 1) detail::launcher<Executor>{executor, wave}(detail::close_split_phase{{wave}, true});
+    if (per_budget > 1) detail::launcher<Executor>{executor, wave}(detail::close_budget_phase{{wave}, true});
   });
   detail::settle(executor, work, {ledger});
 }

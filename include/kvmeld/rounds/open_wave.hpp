@@ -132,7 +132,7 @@ struct fallback_phase {
 /// Writes a track's warnings and how many rounds it took.
 struct end_phase : phase_over<scored_tracks> {
   bool last;          ///< no further rounds follow
-  bool alone = true;  ///< the track has a budget of its own; else close_split_phase warns, and comes later
+  bool alone = true;  ///< the track has a budget of its own; else close_budget_phase warns, and comes later
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = wave.ledger;

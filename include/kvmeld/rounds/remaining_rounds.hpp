@@ -118,7 +118,7 @@ bool run_remaining_rounds([[maybe_unused]] launcher<Executor> const& launch, [[m
   if constexpr (!is_immediate<Executor>::value &&
                 stated_facts<identify_facts, typename Policy::identify_type>.repeats) {
     wave_ref const& wave = launch.wave;
-    if (wave.split != 1 || wave.scope != 1) return false;
+    if (wave.per_budget != 1 || wave.scope != 1) return false;
     remaining_rounds_phase<Policy, Keys, Values, runs_on_warps<Executor>::value> phase{p,     x,      wave,
                                                                                        facts, rounds, false};
     if constexpr (runs_on_warps<Executor>::value) {

@@ -110,7 +110,7 @@ template <class Select>
 KVMELD_HD pins pins_of(Select const& select, wave_ref const& wave, std::uint32_t item,
                        select_facts const& facts, bool drops_unmerged) {
   track_state const& s = wave.state[item];
-  if (wave.split == 1) {
+  if (wave.per_budget == 1) {
     pins p = select.pinned(s.length, s.limit, s.shielded);
     if (drops_unmerged && s.length != 0 && p.total() + p.centers == 0)
       (facts.needs_score ? p.heavy : p.recents) = 1;
@@ -169,7 +169,7 @@ template <class Select> struct select_phase {
     s.recents = p.recents;
     if (fits) return;
     s.over_budget = 0;
-    if (wave.split > 1) wave.share[t.item].floor = s.length;
+    if (wave.per_budget > 1) wave.share[t.item].floor = s.length;
   }
 
 private:

@@ -105,7 +105,7 @@ template <class = void> struct untyped_kernels {
   static by_instruction_set<key_counts(
       float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high, std::uint8_t best,
       std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at, std::uint32_t room)>
-      split_scores;
+      partition_scores;
   /// Writes the ascending indices of the keys not below `bar`, or strictly above it, and returns how many.
   /// `out` has space for n indices and a vector more.
   static by_instruction_set<std::uint32_t(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar,
@@ -244,7 +244,7 @@ by_instruction_set<key_counts(std::uint32_t const*, std::uint32_t, std::uint32_t
 template <class T>
 by_instruction_set<key_counts(float const*, std::uint32_t, std::uint32_t, std::uint32_t, std::uint8_t,
                               std::uint8_t, std::uint8_t*, std::uint32_t*, std::uint32_t*, std::uint32_t)>
-    untyped_kernels<T>::split_scores = KVMELD_EACH_SET(split_scores);
+    untyped_kernels<T>::partition_scores = KVMELD_EACH_SET(partition_scores);
 template <class T>
 by_instruction_set<std::uint32_t(std::uint32_t const*, std::uint32_t, std::uint32_t, bool, std::uint32_t*)>
     untyped_kernels<T>::list_keys = KVMELD_EACH_SET(list_keys);
@@ -351,10 +351,10 @@ struct host_kernels {
                           std::uint32_t* out, std::uint32_t room) const {
     return untyped_kernels<>::collect_keys[set](keys, n, low, high, out, room);
   }
-  key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
-                          std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
-                          std::uint32_t* at, std::uint32_t room) const {
-    return untyped_kernels<>::split_scores[set](scores, n, low, high, best, rest, out, keys, at, room);
+  key_counts partition_scores(float const* scores, std::uint32_t n, std::uint32_t low, std::uint32_t high,
+                              std::uint8_t best, std::uint8_t rest, std::uint8_t* out, std::uint32_t* keys,
+                              std::uint32_t* at, std::uint32_t room) const {
+    return untyped_kernels<>::partition_scores[set](scores, n, low, high, best, rest, out, keys, at, room);
   }
   std::uint32_t list_keys(std::uint32_t const* keys, std::uint32_t n, std::uint32_t bar, bool strictly,
                           std::uint32_t* out) const {

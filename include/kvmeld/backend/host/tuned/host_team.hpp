@@ -88,15 +88,16 @@ public:
 
   /// mark_best with vectors. Returns false and leaves `out` undefined where the generic form has to do it.
   template <class Byte>
-  bool split(std::uint32_t n, std::uint32_t k, float const* score, Byte best, Byte rest, Byte* out) const {
+  bool partition(std::uint32_t n, std::uint32_t k, float const* score, Byte best, Byte rest,
+                 Byte* out) const {
     k = min_of(k, n);
     if (k == 0 || k == n) {
       if (n != 0) std::memset(out, static_cast<int>(k == 0 ? rest : best), n);
       return true;
     }
     return key_selection(*kernels_, memory_)
-        .split(score, n, k, static_cast<std::uint8_t>(best), static_cast<std::uint8_t>(rest),
-               reinterpret_cast<std::uint8_t*>(out));
+        .partition(score, n, k, static_cast<std::uint8_t>(best), static_cast<std::uint8_t>(rest),
+                   reinterpret_cast<std::uint8_t*>(out));
   }
 
 private:

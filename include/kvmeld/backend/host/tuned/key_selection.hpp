@@ -65,11 +65,11 @@ public:
   /// index. Makes one pass over the scores. Beyond some 180,000 scores, or where they are unevenly spread, it
   /// makes two more passes each time that it narrows the bracket. Returns false and leaves `out` undefined
   /// where NaN is among the best or the sample misled.
-  bool split(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
-             std::uint8_t* out) const {
+  bool partition(float const* scores, std::uint32_t n, std::uint32_t k, std::uint8_t best, std::uint8_t rest,
+                 std::uint8_t* out) const {
     auto const key = [&](std::uint32_t i) { return order_key(scores[i]); };
     auto const pass = [&](bracket b) {
-      return kernels_.split_scores(scores, n, b.low, b.high, best, rest, out, keys_, at_, room);
+      return kernels_.partition_scores(scores, n, b.low, b.high, best, rest, out, keys_, at_, room);
     };
     bracket b{1u, 0xffffffffu};
     if (n > enough) b = sampled(n < 2 * room ? 512 : n < 6 * room ? 1024 : max_samples, n, k, key);
@@ -127,8 +127,8 @@ private:
     int shift = 0;
     while (((b.high - b.low) >> shift) > 255) ++shift;
     for (std::uint32_t i = 0; i < n; i += enough) {
-      key_counts const c = kernels_.split_scores(scores + i, min_of(enough, n - i), b.low, b.high, 0, 0,
-                                                 out + i, keys_, at_, room);
+      key_counts const c = kernels_.partition_scores(scores + i, min_of(enough, n - i), b.low, b.high, 0, 0,
+                                                     out + i, keys_, at_, room);
       for (std::uint32_t j = 0; j < c.inside; ++j) ++count[(keys_[j] - b.low) >> shift];
     }
     std::uint32_t part = 255;

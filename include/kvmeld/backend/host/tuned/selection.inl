@@ -46,10 +46,10 @@ KVMELD_SIMD void store_choices(std::uint32_t bits, std::uint8_t yes, std::uint8_
 }
 
 constexpr std::uint32_t lowest_key = 0x007fffffu;  // the key of -infinity
-KVMELD_ENTRY key_counts split_scores(float const* scores, std::uint32_t n, std::uint32_t low,
-                                     std::uint32_t high, std::uint8_t best, std::uint8_t rest,
-                                     std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at,
-                                     std::uint32_t room) {
+KVMELD_ENTRY key_counts partition_scores(float const* scores, std::uint32_t n, std::uint32_t low,
+                                         std::uint32_t high, std::uint8_t best, std::uint8_t rest,
+                                         std::uint8_t* out, std::uint32_t* keys, std::uint32_t* at,
+                                         std::uint32_t room) {
   words const least = all_words(low < lowest_key ? lowest_key : low);  // above NaN
   words const most = all_words(high);
   words const number = lane_numbers();

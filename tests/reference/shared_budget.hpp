@@ -8,7 +8,7 @@
 
 namespace reference {
 
-// A track of a split: its own budget, the share of it that it always keeps, its pinned ends.
+// A track of a budget scope: its own budget, the share of it that it always keeps, its pinned ends.
 struct sharer {
   std::size_t budget = 0, reserve = 0, sinks = 0, recents = 0;
 };

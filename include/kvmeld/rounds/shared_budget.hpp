@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Budgets that tracks share: the entries of all tracks of a budget scope (`split` in the code) compete by
+// Budgets that tracks share: the entries of all tracks of a budget scope compete by
 // score for the sum of the tracks' budgets.
 #pragma once
 
@@ -23,20 +23,20 @@ inline namespace KVMELD_ABI {
 namespace detail {
 
 /// Base of the phases of budget scopes. Each track has a tile; the first track's tile does what concerns all.
-struct split_phase : phase_over<scored_tracks> {
-  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.split == 0; }
+struct budget_phase : phase_over<scored_tracks> {
+  KVMELD_HD bool leads(tile const& t) const { return t.item % wave.per_budget == 0; }
   /// Sum of f(item) over the tracks of the budget scope that `first` leads. Collective.
   template <class Team, class F>
   KVMELD_HD std::uint32_t sum(Team const& team, std::uint32_t first, F f) const {
     std::uint32_t all = 0;
-    team.for_each(wave.split, [&](std::uint32_t m) { all += f(first + m); });
+    team.for_each(wave.per_budget, [&](std::uint32_t m) { all += f(first + m); });
     return team.reduce(all, op_sum{});
   }
 };
 
 /// Runs after begin_phase: adds up budgets and entries. All tracks of a budget scope take part, or none if
 /// the scope is within its budget.
-struct open_split_phase : split_phase {
+struct open_budget_phase : budget_phase {
   double floor;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -47,7 +47,7 @@ struct open_split_phase : split_phase {
     std::uint32_t const held = sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].length; });
     std::uint32_t const allowed = sum(team, t.item, own);
     bool const over = held > allowed;
-    team.for_each(wave.split, [&](std::uint32_t m) {
+    team.for_each(wave.per_budget, [&](std::uint32_t m) {
       track_state& s = wave.state[t.item + m];
       share_state h{};
       h.own = h.due = own(t.item + m);
@@ -65,7 +65,7 @@ struct open_split_phase : split_phase {
 /// the even division. Here every track's floor comes first and the rest competes, so that the sum is exact. A
 /// track's own budget decides what is pinned at its ends, and how many sets it has (identifiers that fill a
 /// budget); the entries between the ends compete for the rest.
-template <class Select> struct rank_phase : split_phase {
+template <class Select> struct rank_phase : budget_phase {
   Select select;
   bool makes_centers, makes_sets, leaves_room;  ///< the last: fills_budget
 
@@ -94,7 +94,7 @@ template <class Select> struct rank_phase : split_phase {
 };
 
 /// Computes how many entries stay in all tracks, and how many of them have to compete.
-struct stay_phase : split_phase {
+struct stay_phase : budget_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
     std::uint32_t const due = sum(team, t.item, [&](std::uint32_t item) { return wave.share[item].due; });
@@ -109,18 +109,18 @@ struct stay_phase : split_phase {
 };
 
 /// Counts order keys that begin with the digits found so far, by their next digit. Pass 0: the highest digit.
-struct count_scores_phase : split_phase {
+struct count_scores_phase : budget_phase {
   static constexpr bool near_scratch = true;
   std::uint32_t pass;
 
-  std::size_t scratch_bytes(int) const { return scratch_size(split_counts * sizeof(std::uint32_t)); }
+  std::size_t scratch_bytes(int) const { return scratch_size(budget_counts * sizeof(std::uint32_t)); }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     share_state const s = wave.share[t.item];
-    std::uint32_t const prefix = wave.share[wave.split_leader(t.item)].prefix;
+    std::uint32_t const prefix = wave.share[wave.budget_leader(t.item)].prefix;
     std::uint32_t const shift = 24 - 8 * pass;
-    std::uint32_t* const histogram = team.template scratch<std::uint32_t>(split_counts);
-    team.for_each(split_counts, [&](std::uint32_t b) { histogram[b] = 0; });
+    std::uint32_t* const histogram = team.template scratch<std::uint32_t>(budget_counts);
+    team.for_each(budget_counts, [&](std::uint32_t b) { histogram[b] = 0; });
     team.sync();
     float const* const score = wave.score + wave.at(t.item, wave.state[t.item].sinks);
     team.for_each(s.least < s.most ? s.keys : 0, [&](std::uint32_t i) {
@@ -130,7 +130,7 @@ struct count_scores_phase : split_phase {
     });
     team.sync();
     std::uint32_t* const out = wave.counts_of(t.item);
-    team.for_each(split_counts, [&](std::uint32_t b) { out[b] = histogram[b]; });
+    team.for_each(budget_counts, [&](std::uint32_t b) { out[b] = histogram[b]; });
   }
 };
 
@@ -139,22 +139,22 @@ struct count_scores_phase : split_phase {
 /// track has its quota. It counts all higher keys. It also counts keys equal to the lowest one, as many as
 /// are left; earlier tracks come first. Within a track the quota goes to the highest keys; if keys are equal,
 /// the lower index comes first.
-struct narrow_scores_phase : split_phase {
+struct narrow_scores_phase : budget_phase {
   bool first_pass, last_pass;
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (!leads(t)) return;
     share_state* const share = wave.share + t.item;
-    std::uint32_t const n = wave.split;
+    std::uint32_t const n = wave.per_budget;
     std::uint32_t const wanted = share[0].wanted, prefix = share[0].prefix;
     team.for_each(n, [&](std::uint32_t m) {  // counts from the highest digit down to this one
       std::uint32_t* const counts = wave.counts_of(t.item + m);
-      for (std::uint32_t b = split_counts - 1; b-- > 0;) counts[b] += counts[b + 1];
+      for (std::uint32_t b = budget_counts - 1; b-- > 0;) counts[b] += counts[b + 1];
       if (first_pass) share[m].above = 0;
     });
     team.sync();
     std::uint32_t digit = 0;
-    team.for_each(split_counts, [&](std::uint32_t b) {
+    team.for_each(budget_counts, [&](std::uint32_t b) {
       std::uint32_t taken = 0;
       for (std::uint32_t m = 0; m < n; ++m)
         taken += share[m].clamped(share[m].above + wave.counts_of(t.item + m)[b]);
@@ -163,7 +163,7 @@ struct narrow_scores_phase : split_phase {
     digit = team.reduce(digit, op_max{});
     team.for_each(n, [&](std::uint32_t m) {
       std::uint32_t const* const counts = wave.counts_of(t.item + m);
-      std::uint32_t const higher = digit + 1 < split_counts ? counts[digit + 1] : 0;
+      std::uint32_t const higher = digit + 1 < budget_counts ? counts[digit + 1] : 0;
       share[m].above += higher;
       share[m].quota = share[m].above + counts[digit] - higher;  // with those that share the digit
     });
@@ -179,7 +179,7 @@ private:
     std::uint32_t const above = sum(
         team, first, [&](std::uint32_t item) { return wave.share[item].clamped(wave.share[item].above); });
     std::uint32_t const left = wanted > above ? wanted - above : 0;
-    lane_range const mine = contiguous_range(team, wave.split);
+    lane_range const mine = contiguous_range(team, wave.per_budget);
     std::uint32_t ties = 0;
     for (std::uint32_t m = mine.begin; m < mine.end; ++m)
       ties += share[m].clamped(share[m].quota) - share[m].clamped(share[m].above);
@@ -194,7 +194,7 @@ private:
 };
 
 /// Sets every track's limit: the entries that do not compete, and its quota.
-struct limit_phase : split_phase {
+struct limit_phase : budget_phase {
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     track_state& s = wave.state[t.item];
     if (team.lane() != 0 || s.over_budget == 0) return;
@@ -205,7 +205,7 @@ struct limit_phase : split_phase {
 
 /// Runs behind end_phase, once all tracks of a budget scope are planned. If the scope is done but above its
 /// budget, all its tracks get warning::budget_unreached.
-struct close_split_phase : split_phase {
+struct close_budget_phase : budget_phase {
   bool last;  ///< no further rounds follow
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
@@ -214,7 +214,7 @@ struct close_split_phase : split_phase {
     std::uint32_t const going =
         sum(team, t.item, [&](std::uint32_t item) { return wave.state[item].over_budget; });
     bool const over = alive > wave.share[t.item].budget && (going == 0 || last);
-    team.for_each(wave.split, [&](std::uint32_t m) {
+    team.for_each(wave.per_budget, [&](std::uint32_t m) {
       wave.state[t.item + m].limit = wave.state[t.item + m].alive;
       if (over) wave.ledger.warnings[wave.where(t.item + m).index] |= warning::budget_unreached;
     });

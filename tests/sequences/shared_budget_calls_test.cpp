@@ -1,6 +1,6 @@
 // Budgets that tracks share, through the calls of a cache: sums over a life, sequences that know nothing of
 // each other, rows that are no numbers, devices, refusals.
-#include "split_cases.hpp"
+#include "shared_budget_cases.hpp"
 
 #include "support/fenced_executor.hpp"
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace split_calls_cases {
+namespace shared_budget_calls_cases {
 
 using namespace sequences_test;
 
@@ -39,7 +39,7 @@ TEST_CASE(
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (budget_scope among : splits) {
+    for (budget_scope among : shared_scopes) {
       support::engine_memory<float> memory(extent), alone_memory(extent);
       support::dice d(5);
       auto cache = cache_for(memory, p, over(among, 18));
@@ -61,7 +61,7 @@ TEST_CASE(
       }
       cache.compress({2, 1, 0}, budget::ratio(0.45).over(among));
       for (std::uint32_t q : {0u, 2u}) {
-        for (auto const& of : splits_of(extent, q, among))
+        for (auto const& of : scopes_of(extent, q, among))
           CHECK(held_by(cache, of) == of.size() * kvmeld::floor_share(0.45, 80 - q));
         CHECK(digest(cache, q) == digest(alone, 2 - q));
       }
@@ -73,7 +73,7 @@ TEST_CASE("sums stay exact while a sequence grows, and no track falls below its 
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (budget_scope among : splits) {
+    for (budget_scope among : shared_scopes) {
       support::engine_memory<float> memory(extent);
       support::dice d(6);
       auto cache = cache_for(memory, p, over(among));
@@ -81,7 +81,7 @@ TEST_CASE("sums stay exact while a sequence grows, and no track falls below its 
       for (int round = 0; round < 4; ++round) {
         std::uint32_t const bound = cache.length_after(0, budget::entries(32).over(among, 0.75));
         cache.compress({0}, budget::entries(32).over(among, 0.75));
-        for (auto const& of : splits_of(extent, 0, among)) {
+        for (auto const& of : scopes_of(extent, 0, among)) {
           CHECK(held_by(cache, of) == 32 * of.size());
           for (kvmeld::track t : of) CHECK(cache.ref().length(t) >= 24);
         }
@@ -123,7 +123,7 @@ TEST_CASE("with its whole budget as floor every track keeps to its own") {
 TEST_CASE(
     "plan and apply are compress, round by round, and policies fixed at compile time are the composed ones") {
   auto const all = policies();
-  for (budget_scope among : splits) {
+  for (budget_scope among : shared_scopes) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       CAPTURE(std::string(all[i].first));
       support::engine_memory<float> memory(extent), planned_memory(extent);
@@ -158,7 +158,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("pages that may not be written are kept, and their track is out of the split") {
+TEST_CASE("pages that may not be written are kept, and their track is out of the budget scope") {
   support::engine_memory<float> memory(extent);
   kvmeld::cache_options options = over(budget_scope::layer);
   options.extent = extent;
@@ -189,7 +189,7 @@ TEST_CASE("devices: the same entries, bounds that hold, and graphs replayed with
   for (auto const& one : policies()) {
     composed const& p = one.second;
     CAPTURE(std::string(one.first));
-    for (budget_scope among : splits) {
+    for (budget_scope among : shared_scopes) {
       support::engine_memory<float> memory(extent), far_memory(extent);
       support::dice d(12);
       kvmeld::cache_options options = over(among);
@@ -337,7 +337,7 @@ TEST_CASE("tracks that share a budget are planned in parts of any size, and the 
                                     kvmeld::preset::kvzip::for_budget(quantity::entries(0)), {})));
   for (auto const& one : all) {
     CAPTURE(std::string(one.first));
-    for (budget_scope among : splits) {
+    for (budget_scope among : shared_scopes) {
       for (bool const padded : {false, true}) {
         for (kvmeld::shortfall const fallback : {kvmeld::shortfall::keep, kvmeld::shortfall::evict_lowest}) {
           CAPTURE(static_cast<int>(among));
@@ -399,18 +399,20 @@ TEST_CASE("a plan over a shared budget is the same in parts, and applies") {
   }
 }
 
-TEST_CASE("waves hold whole splits, or a part of one") {
+TEST_CASE("waves hold whole budget scopes, or a part of one") {
   kvmeld::cache_options options{extent};
   for (std::uint32_t wanted : {0u, 1u, 2u, 4u, 7u, 100u}) {
     options.wave_tracks = wanted;
-    for (budget_scope among : splits) {
+    for (budget_scope among : shared_scopes) {
       options.budgets_over = among;
       std::uint32_t const tracks = kvmeld::detail::tracks_of_wave(options, 1),
-                          split = kvmeld::tracks_per_split(among, extent);
-      CHECK((tracks % split == 0 || tracks < split));
-      CHECK(tracks == (wanted == 0 || wanted > 18 ? 18 : wanted < split ? wanted : wanted / split * split));
+                          per_budget = kvmeld::tracks_per_budget(among, extent);
+      CHECK((tracks % per_budget == 0 || tracks < per_budget));
+      CHECK(tracks == (wanted == 0 || wanted > 18 ? 18
+                       : wanted < per_budget      ? wanted
+                                                  : wanted / per_budget * per_budget));
       options.members = 1;  // no parts
-      CHECK(kvmeld::detail::tracks_of_wave(options, 1) % split == 0);
+      CHECK(kvmeld::detail::tracks_of_wave(options, 1) % per_budget == 0);
       options.members = 0;
     }
   }
@@ -422,10 +424,10 @@ TEST_CASE("waves hold whole splits, or a part of one") {
                          6 * (sizeof(kvmeld::detail::share_state) + 1024) + 1024);
   options.budgets_over = budget_scope::all_layers;
   options.extent.capacity = 1u << 30;
-  CHECK(kvmeld::detail::split_size_problem(options).find("6442450944; it must be at most 4294967295") !=
-        std::string::npos);
+  CHECK(kvmeld::detail::shared_budget_size_problem(options).find(
+            "6442450944; it must be at most 4294967295") != std::string::npos);
   options.budgets_over = budget_scope::head;
-  CHECK(kvmeld::detail::split_size_problem(options).empty());
+  CHECK(kvmeld::detail::shared_budget_size_problem(options).empty());
 }
 
-}  // namespace split_calls_cases
+}  // namespace shared_budget_calls_cases

@@ -4,7 +4,7 @@
 #include "scenario.hpp"
 #include "support/compositions.hpp"
 
-namespace split_cases {
+namespace shared_budget_cases {
 
 using lanes_test::row_keys;
 using lanes_test::same_on_all_lanes;
@@ -24,4 +24,4 @@ TEST_CASE("shared budgets do not depend on the number of lanes") {
   run("cam", kvmeld::preset::cam::over_h2o(), kvmeld::shortfall::evict_lowest);
 }
 
-}  // namespace split_cases
+}  // namespace shared_budget_cases

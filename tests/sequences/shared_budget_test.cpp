@@ -1,7 +1,7 @@
 // Budgets that the tracks of a layer, or of all layers, share: limits and entries as naive loops find them.
-#include "split_cases.hpp"
+#include "shared_budget_cases.hpp"
 
-#include "reference/split.hpp"
+#include "reference/shared_budget.hpp"
 #include "support/track_view.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace split_cases {
+namespace shared_budget_cases {
 
 using namespace sequences_test;
 
@@ -48,7 +48,7 @@ struct kept_entries {
 
 }  // namespace
 
-TEST_CASE("entries stay where their scores are best among all tracks of a split") {
+TEST_CASE("entries stay where their scores are best among all tracks of a budget scope") {
   support::dice d(1);
   auto const all = policies();
   std::size_t moved = 0;
@@ -56,7 +56,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
     std::uint32_t const which = d.below(4);
     std::string const name = all[which].first;
     composed const& p = all[which].second;
-    budget_scope const among = d.pick(splits);
+    budget_scope const among = d.pick(shared_scopes);
     double const floor = d.pick({0.0, 0.2, 0.6, 1.0});
     CAPTURE(name);
     CAPTURE(int(among));
@@ -78,7 +78,7 @@ TEST_CASE("entries stay where their scores are best among all tracks of a split"
     std::vector<reference::indices> expected;
     std::vector<std::vector<kvmeld::track>> tracks;
     for (std::uint32_t q = 0; q < s.sequences; ++q) {
-      for (auto const& of : splits_of(s, q, among)) {
+      for (auto const& of : scopes_of(s, q, among)) {
         kept_entries x;
         for (kvmeld::track t : of) {
           reference::track_state const was = support::read_track(cache.ref(), t);
@@ -125,4 +125,4 @@ TEST_CASE("of equal scores the earlier track keeps more, and in it the lower slo
     CHECK(positions_of(cache, 0)[t] == std::vector<long>{0, 1, 24, 25, 26, 27, 28, 29});
 }
 
-}  // namespace split_cases
+}  // namespace shared_budget_cases

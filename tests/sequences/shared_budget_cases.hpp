@@ -1,4 +1,5 @@
-// What the tests of shared budgets have in common: policies that can share them, and the tracks of a split.
+// What the tests of shared budgets have in common: policies that can share them, and the tracks of a budget
+// scope.
 #pragma once
 
 #include "life.hpp"
@@ -36,10 +37,10 @@ inline kvmeld::cache_options over(budget_scope among, std::uint32_t wave = 0) {
   return options;
 }
 
-inline constexpr budget_scope splits[] = {budget_scope::layer, budget_scope::all_layers};
+inline constexpr budget_scope shared_scopes[] = {budget_scope::layer, budget_scope::all_layers};
 
-// The tracks of one sequence, split by split.
-inline std::vector<std::vector<kvmeld::track>> splits_of(kvmeld::shape const& s, std::uint32_t q,
+// The tracks of one sequence, one budget scope after the other.
+inline std::vector<std::vector<kvmeld::track>> scopes_of(kvmeld::shape const& s, std::uint32_t q,
                                                          budget_scope among) {
   std::vector<std::vector<kvmeld::track>> out;
   support::for_tracks(s, q, [&](kvmeld::track t) {

@@ -26,15 +26,15 @@ inline char const* name_of_scope(budget_scope s) {
 }
 
 /// The entries that the tracks of one budget scope hold and may keep together, as the host knows them.
-struct split_sum {
+struct budget_sum {
   std::uint32_t tracks = 0, held = 0, allowed = 0;
   std::uint32_t excess() const { return held > allowed ? held - allowed : 0; }
 };
 
 /// Sums over the tracks of the budget scope that track `of` is in; held(track) gives a track's entries.
 template <class Held>
-split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uint32_t seen, Held held) {
-  split_sum all;
+budget_sum sum_of_budget(shape const& s, track of, budget const& allowed, std::uint32_t seen, Held held) {
+  budget_sum all;
   bool const whole = allowed.among() == budget_scope::all_layers;
   for (std::uint32_t layer = whole ? 0 : of.layer; layer < (whole ? s.layers : of.layer + 1); ++layer) {
     for (std::uint32_t head = 0; head < s.kv_heads; ++head) {
@@ -48,7 +48,7 @@ split_sum sum_of_split(shape const& s, track of, budget const& allowed, std::uin
 }
 
 /// Whether a track is the first of its budget scope.
-inline bool leads_split(budget_scope among, track t) {
+inline bool leads_budget(budget_scope among, track t) {
   return among == budget_scope::head || (t.kv_head == 0 && (among == budget_scope::layer || t.layer == 0));
 }
 
@@ -58,8 +58,8 @@ namespace check_calls {
 
 /// Why a call cannot share this budget between tracks; empty if it can.
 template <class Policy>
-std::string splits(char const* call, budget const& allowed, Policy const& policy,
-                   cache_options const& options) {
+std::string shared_budget(char const* call, budget const& allowed, Policy const& policy,
+                          cache_options const& options) {
   if (allowed.among() == budget_scope::head) return {};
   char const* const name = detail::name_of_scope(allowed.among());
   if (!is_within(allowed.floor(), 0.0, 1.0)) {
