@@ -10,8 +10,8 @@
 #include <kvmeld/cache/merged_cache.hpp>
 #include <kvmeld/preset/eviction.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -61,7 +61,7 @@ public:
   void attend() {
     kvmeld::attention::attend(cache_.executor(), {0, 0, queries_}, rows(), cache_.ref(), outputs(), sums());
   }
-  void observe(kvmeld::query_sample probes) { cache_.observe({0, 0, queries_}, rows(), sums(), {}, probes); }
+  void observe(kvmeld::query_sample sample) { cache_.observe({0, 0, queries_}, rows(), sums(), {}, sample); }
   void attend_and_observe() {
     room_.resize(kvmeld::attention::observed_floats(x_.extent(), 1, queries_));
     kvmeld::attention::attend_and_observe(cache_, {0, 0, queries_}, rows(), outputs(), room_, sums());

@@ -76,7 +76,7 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
   if (params.causal && d.chance(0.4)) params.window = d.pick({5u, 60u});
   if (params.window != 0 && d.chance(0.5)) params.window_sinks = 20;
   if (d.chance(0.3)) params.rope.pairing = kvmeld::rope_pairing::half_split;
-  kvmeld::query_sample const probes{d.chance(0.5) ? 0 : d.between(1, 12), d.pick({1u, 1u, 3u})};
+  kvmeld::query_sample const sample{d.chance(0.5) ? 0 : d.between(1, 12), d.pick({1u, 1u, 3u})};
 
   std::uint32_t const slots[] = {1, 0}, counts[] = {most, d.between(0, most)};
   kvmeld::query_batch const batch{1, {slots, 2}, {counts, 2}};
@@ -98,13 +98,13 @@ void fused_is_separate(dice& d, kvmeld::tuning how, kvmeld::compose::composed co
                                        own_sums ? kvmeld::lse_base::natural : base};
     for (int twice = 0; twice < 2; ++twice) {
       if (fused) {
-        std::vector<float> room(kvmeld::attention::observed_floats(s, 2, most, probes));
+        std::vector<float> room(kvmeld::attention::observed_floats(s, 2, most, sample));
         std::memset(room.data(), 0xff, room.size() * sizeof(float));  // NaN shows
         kvmeld::attention::attend_and_observe(
-            cache, batch, rows, to, room, own_sums ? kvmeld::log_sums<float>{} : sums, params, probes, split);
+            cache, batch, rows, to, room, own_sums ? kvmeld::log_sums<float>{} : sums, params, sample, split);
       } else {
         kvmeld::attention::attend(cache.executor(), batch, rows, cache.ref(), to, sums, params, split);
-        cache.observe(batch, rows, sums, params, probes);
+        cache.observe(batch, rows, sums, params, sample);
       }
     }
     if (own_sums) lse.clear();
@@ -168,7 +168,7 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
         "attention::attend_and_observe: number of floats of memory is 101; it must be at least 102, for 1 "
         "sequences of up to 3 queries");
   CHECK(fused(cache, {0, 0, 3}, 200, {0, 0}) ==
-        "attention::attend_and_observe: probes.stride is 0; it must be at least 1");
+        "attention::attend_and_observe: sample.stride is 0; it must be at least 1");
   CHECK(fused(cache, {0, 1, 3}, 200, {}) == "attention::attend: sequence is 1; it must be 0 to 0");
   cache.append({0}, {1});
   CHECK(fused(cache, {0, 0, 1}, 200, {}) ==

@@ -211,23 +211,23 @@ TEST_CASE("figures of several rounds, of shared entries, and of sequences that b
     });
   }
 
-  // Shared entries observe the probes alone, too: as if the others had never been asked.
+  // Shared entries observe the sample alone, too: as if the others had never been asked.
   constexpr std::uint32_t n = 12;
   std::vector<float> q(n * 4 * 16), lse(n * 4, 5.0f);
   for (float& x : q) x = static_cast<float>(d.normal());
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), n, 4, 16);
   auto const sums = kvmeld::rows_by_token<float const>(lse.data(), n, 4, 1);
-  auto const observed = [&](std::uint32_t queries, kvmeld::query_sample probes, std::uint32_t first,
+  auto const observed = [&](std::uint32_t queries, kvmeld::query_sample sample, std::uint32_t first,
                             bool apart) {
     auto cache = support::twin_of(ems);
     kvmeld::attention_params params;
-    params.causal = !apart && probes.stride == 1;
+    params.causal = !apart && sample.stride == 1;
     std::int64_t const step = apart ? 3 : 1;
     kvmeld::head_rows<float const> const some{rows.row(0, 0, first), 0, rows.head_stride,
                                               step * rows.row_stride};
     kvmeld::head_rows<float const> const same{sums.row(0, 0, first), 0, sums.head_stride,
                                               step * sums.row_stride};
-    cache.observe({0, 0, queries}, some, same, params, probes);
+    cache.observe({0, 0, queries}, some, same, params, sample);
     return support::ledger_bytes(cache);
   };
   CHECK(ems.ledger().members.count[0] > 0);

@@ -120,7 +120,7 @@ template <class Executor> support::byte_list every_option(Executor executor) {
     cache.observe(batch, queries, kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1),
                   params);
     // Some of the queries again, to base 2, and at once with attention.
-    kvmeld::query_sample const probes{9, 2};
+    kvmeld::query_sample const sample{9, 2};
     kvmeld::attention::attend(
         cache.executor(), batch, queries, cache.ref(),
         kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
@@ -128,12 +128,12 @@ template <class Executor> support::byte_list every_option(Executor executor) {
     cache.observe(
         batch, queries,
         {kvmeld::rows_by_head<float const>(lse.data(), 20, extent.query_heads(), 1), kvmeld::lse_base::two},
-        params, probes);
-    std::vector<float> room(kvmeld::attention::observed_floats(extent, 2, 20, probes));
+        params, sample);
+    std::vector<float> room(kvmeld::attention::observed_floats(extent, 2, 20, sample));
     kvmeld::attention::attend_and_observe(
         cache, batch, queries, kvmeld::rows_by_token(out.data(), 20, extent.query_heads(), extent.value_dim),
         room, kvmeld::in_base_two(kvmeld::rows_by_head(lse.data(), 20, extent.query_heads(), 1)), params,
-        probes, {parts, memory, 64});
+        sample, {parts, memory, 64});
     for (auto const& part : {support::bytes_of(out), support::bytes_of(lse), support::ledger_bytes(cache)})
       result.insert(result.end(), part.begin(), part.end());
   }

@@ -20,7 +20,7 @@ using attention_test::call;
 template <class T> struct observed {
   support::engine_memory<T> const& memory;
   std::uint32_t length;
-  kvmeld::query_sample probes;
+  kvmeld::query_sample sample;
 
   // Channels of every entry after two observations.
   template <class Executor, class Policy, class Q>
@@ -45,7 +45,7 @@ template <class T> struct observed {
                                 made.sums(), params);
       auto const sums =
           kvmeld::rows_by_head<float const>(made.lse.data(), made.most, own.extent.query_heads(), 1);
-      cache.observe(made.batch(layer), made.queries(), sums, params, probes);
+      cache.observe(made.batch(layer), made.queries(), sums, params, sample);
       if (layer == 0) {
         std::vector<float> room(
             kvmeld::attention::observed_floats(own.extent, own.extent.sequences, made.most));
@@ -90,8 +90,8 @@ void same_scores(std::uint64_t seed, Policy const& policy, std::uint32_t group, 
   std::vector<float> weights(std::size_t{s.sequences} * c.most);
   for (float& x : weights) x = static_cast<float>(3 * d.uniform());
   observed<T> run{memory, length, {d.below(12), d.pick({1u, 2u, 5u})}};
-  run.probes.weight_stride = c.most;
-  if (d.chance(0.5)) run.probes.weights = weights.data();
+  run.sample.weight_stride = c.most;
+  if (d.chance(0.5)) run.sample.weights = weights.data();
   auto const host = run(kvmeld::host_executor(1, kvmeld::tuning::off), policy, c, params);
   support::warp_executor const executor(d.between(1, 2));
   auto const got = run(executor, policy, c, params);

@@ -58,7 +58,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
     turn.dim = s.key_dim;
     params.rope.pairing = kvmeld::rope_pairing::half_split;
   }
-  kvmeld::query_sample const probes{0, d.pick({1u, 1u, 3u})};
+  kvmeld::query_sample const sample{0, d.pick({1u, 1u, 3u})};
   query_talk<Q> spoken(s);
   cache.open(0);
   generic.open(0);
@@ -75,7 +75,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
     length += more;
     std::vector<std::size_t> shown;
     for (std::uint32_t q = 0; q < more; ++q) {
-      if ((more - 1 - q) % probes.stride == 0) shown.push_back(length - more + q);
+      if ((more - 1 - q) % sample.stride == 0) shown.push_back(length - more + q);
     }
     for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
       kvmeld::track const t = kvmeld::make_track(s, layer, 0, h);
@@ -96,8 +96,8 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
       sums[h].resize(length, 0.0);
       reference::add_chunk_attention(sums[h], track, spoken.rows_of_heads(t, shown), shown, o);
     }
-    cache.observe({layer, 0, more}, spoken.last(more), {}, params, probes);
-    generic.observe({layer, 0, more}, spoken.last(more), {}, params, probes);
+    cache.observe({layer, 0, more}, spoken.last(more), {}, params, sample);
+    generic.observe({layer, 0, more}, spoken.last(more), {}, params, sample);
   }
   for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
     kvmeld::track const t = kvmeld::make_track(s, layer, 0, h);

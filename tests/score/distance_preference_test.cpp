@@ -61,7 +61,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance, std::si
   auto cache = support::make_cache(memory, evicting(score));
   kvmeld::attention_params params;
   if (d.chance(0.3)) params.scale = 0.3f;
-  kvmeld::query_sample const probes{0, d.pick({1u, 1u, 3u})};
+  kvmeld::query_sample const sample{0, d.pick({1u, 1u, 3u})};
   std::uint32_t const first = d.between(9, 40);
   query_talk<Q> talk(s);
   std::vector<std::uint32_t> shown;
@@ -72,9 +72,9 @@ template <class T, class Q> void check_scores(dice& d, double tolerance, std::si
   for (std::uint32_t i = 0; i < first; ++i) turned_for.push_back(i);
   auto const observe = [&](std::uint32_t n) {
     std::uint32_t const begin = cache.tokens(0) - n;
-    cache.observe({0, 0, n}, talk.of(begin, n), {}, params, probes);
+    cache.observe({0, 0, n}, talk.of(begin, n), {}, params, sample);
     for (std::uint32_t q = 0; q < n; ++q) {
-      if ((n - 1 - q) % probes.stride == 0) shown.push_back(begin + q);
+      if ((n - 1 - q) % sample.stride == 0) shown.push_back(begin + q);
     }
   };
   observe(d.between(1, first));

@@ -95,7 +95,7 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
   auto cache = support::make_cache(memory, evicting(score));
   kvmeld::attention_params params;
   if (d.chance(0.3)) params.scale = 0.3f;
-  kvmeld::query_sample const probes{0, d.pick({1u, 1u, 3u})};
+  kvmeld::query_sample const sample{0, d.pick({1u, 1u, 3u})};
   // The sequence has lost entries before, so that slots are no positions.
   std::uint32_t const first = d.between(12, 40);
   speech<Q> spoken(s, turn);
@@ -104,11 +104,11 @@ template <class T, class Q> void check_scores(dice& d, double tolerance) {
   memory.fill_sequence(d, 0, 0, first, support::texture::walk);
   for (std::uint32_t i = 0; i < first; ++i) spoken.say(d, i);
   auto const observe = [&](std::uint32_t n) {
-    cache.observe({0, 0, n}, spoken.last(n), {}, params, probes);
+    cache.observe({0, 0, n}, spoken.last(n), {}, params, sample);
     std::uint32_t const at = cache.tokens(0) - n;
     shown.resize(cache.tokens(0), 0);
     for (std::uint32_t q = 0; q < n; ++q) {
-      if ((n - 1 - q) % probes.stride == 0 && at + q >= score.sinks) shown[at + q] = 1;
+      if ((n - 1 - q) % sample.stride == 0 && at + q >= score.sinks) shown[at + q] = 1;
     }
   };
   observe(d.between(1, first));

@@ -53,12 +53,12 @@ template <class T, class Q, class Score> struct life {
         talk(s),
         cache(support::make_cache(memory, evicting(by))) {
     if (d.chance(0.3)) params.scale = 0.3f;
-    kvmeld::query_sample const probes{0, d.pick({1u, 1u, 3u})};
+    kvmeld::query_sample const sample{0, d.pick({1u, 1u, 3u})};
     std::uint32_t const first = d.between(1, s.capacity / 2);
     cache.open(0, first);
     memory.fill_sequence(d, 0, 0, first, support::texture::clusters);
     talk.say(d, first);
-    observe(d.between(1, first), probes);
+    observe(d.between(1, first), sample);
     if (d.chance(0.5)) cache.compress({0}, kvmeld::budget::entries(d.between(1, first)));
     while (d.chance(0.7)) {
       std::uint32_t const n = d.pick({1u, 1u, 9u, 33u}), slot = cache.longest(0);
@@ -67,15 +67,15 @@ template <class T, class Q, class Score> struct life {
       memory.fill_sequence(d, 0, slot, n, support::texture::clusters);
       cache.commit({0}, {n});
       talk.say(d, n);
-      observe(n, probes);
+      observe(n, sample);
     }
   }
-  void observe(std::uint32_t n, kvmeld::query_sample probes) {
+  void observe(std::uint32_t n, kvmeld::query_sample sample) {
     std::uint32_t const begin = cache.tokens(0) - n;
     for (std::uint32_t layer = 0; layer < extent.layers; ++layer)
-      cache.observe({layer, 0, n}, talk.of(begin, n), {}, params, probes);
+      cache.observe({layer, 0, n}, talk.of(begin, n), {}, params, sample);
     for (std::uint32_t q = 0; q < n; ++q) {
-      if ((n - 1 - q) % probes.stride == 0) shown.push_back(begin + q);
+      if ((n - 1 - q) % sample.stride == 0) shown.push_back(begin + q);
     }
     if (shown.size() > score.window)
       shown.erase(shown.begin(), shown.end() - static_cast<std::ptrdiff_t>(score.window));

@@ -150,7 +150,7 @@ TEST_CASE("scores that absorb queries refuse weights") {
   std::vector<float> q(16), out(16), lse(4), weights(4, 1.0f), room(4 * 64);
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 4, 1, 4);
   kvmeld::query_sample const sample{0, 1, weights.data()};
-  std::string const text = "observe: probes.weights is given; it must be null, because the policy's score "
+  std::string const text = "observe: sample.weights is given; it must be null, because the policy's score "
                            "absorbs queries, which have no weights";
   auto const before = support::ledger_bytes(cache);
   CHECK(refusal_of([&] {

@@ -9,8 +9,8 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -111,14 +111,14 @@ std::string attend_problem(attention_params const& params, query_batch const& ba
 /// query][slot], scaled, capped, with the log degree added. Slots that a query does not see are not written.
 struct kept_logits {
   head_rows<float> rows;  ///< data null: none are kept
-  query_sample probes;
+  query_sample sample;
 
   KVMELD_HD bool wanted() const { return rows.data != nullptr; }
   /// The logits of row r of a block, by slot; null if its query is not sampled.
   KVMELD_HD float* row(block_of_rows const& b, std::uint32_t r) const {
     if (!wanted()) return nullptr;
-    std::uint32_t const probe = probes.index_of(b.queries, b.query_of(r));
-    return probe == query_sample::none ? nullptr : rows.row(b.member, b.head_of(r), probe);
+    std::uint32_t const sampled = sample.index_of(b.queries, b.query_of(r));
+    return sampled == query_sample::none ? nullptr : rows.row(b.member, b.head_of(r), sampled);
   }
 };
 

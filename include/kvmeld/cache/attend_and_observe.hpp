@@ -12,8 +12,8 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 #include <kvmeld/score/observation.hpp>
 
 #include <cstddef>
@@ -25,22 +25,22 @@ inline namespace KVMELD_ABI {
 namespace attention {
 
 /// Number of floats that attend_and_observe needs for calls of up to `sequences` sequences with up to
-/// `queries` queries each: the logits of the query sample `probes`, and log-sum-exps. If the number does not
+/// `queries` queries each: the logits of the query sample, and log-sum-exps. If the number does not
 /// fit 64 bits, the result is the largest number that does. One query of one sequence takes 4 bytes for each
 /// query head and slot of one layer, and 4 bytes more for each query head.
 inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std::uint32_t queries,
-                                   query_sample probes = {}) {
-  std::size_t const rows = std::size_t{probes.count(queries)} * s.capacity + queries;
+                                   query_sample sample = {}) {
+  std::size_t const rows = std::size_t{sample.count(queries)} * s.capacity + queries;
   return saturated_product(std::size_t{sequences} * s.query_heads(), rows);
 }
 
 /// Does attention::attend over the committed entries of `cache`, and cache.observe of the query sample
-/// `probes`, in one pass over K and V. Attention stores the sample's logits in `memory`; a second launch
+/// `sample`, in one pass over K and V. Attention stores the sample's logits in `memory`; a second launch
 /// turns them into scores when the log-sum-exps are known. Use it for few queries, as in decoding, or for a
 /// small sample (`last_queries(32)` of a prompt). For whole prompts observe is cheaper: its memory does not
 /// grow with queries x entries.
 ///
-/// query, out, lse, params and split are as for attend, probes as for observe. `memory` must lie in executor
+/// query, out, lse, params and split are as for attend, sample as for observe. `memory` must lie in executor
 /// memory, have at least observed_floats() elements, and overlap nothing else. Its contents are unspecified
 /// afterwards, and calls on the same executor may reuse it at once. Enqueues attend's launches and 2 more on
 /// the cache's executor; does not wait. Allocates nothing but scratch. The cache's rule for threads holds.
@@ -54,7 +54,7 @@ inline std::size_t observed_floats(shape const& s, std::uint32_t sequences, std:
 template <class Cache, class Q, class Out>
 status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> query, head_rows<Out> out,
                           span<float> memory, log_sums<float> lse = {}, attention_params const& params = {},
-                          query_sample probes = {}, split_keys split = {}) {
+                          query_sample sample = {}, split_keys split = {}) {
   auto const both = [&](auto& own) -> status {
     shape const& s = own.options().extent;
     observation_need const need = own.needs_observation();
@@ -63,9 +63,10 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     std::string problem = own.valid().text();
     if (problem.empty())
       problem = detail::attend_refusal(readable, batch, query, own.ref(), out, params, split);
-    if (problem.empty()) problem = kvmeld::detail::probes_problem("attention::attend_and_observe", probes);
+    if (problem.empty())
+      problem = kvmeld::detail::query_sample_problem("attention::attend_and_observe", sample);
     if (problem.empty() && observes) {
-      std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), probes);
+      std::size_t const wanted = observed_floats(s, batch.size(), batch.max_queries(), sample);
       if (memory.size() < wanted) {
         problem =
             refusal("attention::attend_and_observe", "number of floats of memory", memory.size(), "at least ",
@@ -73,11 +74,11 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
       }
     }
     if (!problem.empty()) return raise(problem);
-    if (status const st = own.check_observation(batch, params, probes); !st.ok()) return st;
+    if (status const st = own.check_observation(batch, params, sample); !st.ok()) return st;
     kept_logits kept{};
     if (observes) {
-      std::uint32_t const rows = probes.count(batch.max_queries());
-      if (!need.queries) kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), probes};
+      std::uint32_t const rows = sample.count(batch.max_queries());
+      if (!need.queries) kept = {rows_by_head(memory.data(), rows, s.query_heads(), s.capacity), sample};
       if (!lse.given()) {
         float* const sums = memory.data() + std::size_t{batch.size()} * s.query_heads() * rows * s.capacity;
         lse = rows_by_head(sums, batch.max_queries(), s.query_heads(), 1);
@@ -86,10 +87,10 @@ status attend_and_observe(Cache& cache, query_batch const& batch, head_rows<Q> q
     status attended =
         detail::attend_and_keep(own.executor(), params, batch, query, own.ref(), out, lse, split, kept);
     if (!attended.ok() || !observes) return attended;
-    if (need.queries) return own.observe(batch, query, lse, params, probes);
+    if (need.queries) return own.observe(batch, query, lse, params, sample);
     head_rows<float const> const logits{kept.rows.data, kept.rows.sequence_stride, kept.rows.head_stride,
                                         kept.rows.row_stride};
-    return own.observe_logits(batch, logits, lse, params, probes);
+    return own.observe_logits(batch, logits, lse, params, sample);
   };
   return Cache::sharing::by_slot("attention::attend_and_observe",
                                  "members have logits of their own (or call attention::attend, then observe)",

@@ -35,8 +35,8 @@
 #include <kvmeld/observe/observe_logits.hpp>
 #include <kvmeld/policy/check_policy.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/rounds/apply_fates.hpp>
 #include <kvmeld/rounds/compress.hpp>
@@ -370,7 +370,7 @@ public:
   /// Enqueues nothing.
   observation_need needs_observation() const { return need_of(policy_); }
   /// Adds to the score the attention of the last `batch.queries(i)` committed tokens of each sequence, or of
-  /// those that the query sample `probes` selects. The call recomputes the attention from `query` [sequence
+  /// those that the query sample `sample` selects. The call recomputes the attention from `query` [sequence
   /// of the batch][query head][query][key_dim] and `lse` [sequence][query head][query], the log-sum-exps as
   /// attention::attend gives them (natural logarithms, or in_base_two(rows); degrees and sink included). It
   /// does not read rows of queries outside the sample. A score that absorbs queries
@@ -386,7 +386,7 @@ public:
   /// is ln 4. H2O's score of the entries grows by 1/4, 1/4 and 1/2.
   template <class Q>
   status observe(query_batch const& batch, head_rows<Q> query, log_sums<float const> lse,
-                 attention_params const& params = {}, query_sample probes = {});
+                 attention_params const& params = {}, query_sample sample = {});
   /// Does what observe does, from attention probabilities that the engine has: `rows` [sequence of the
   /// batch][query head][query] with a number for at least every slot in use. If the policy shares entries,
   /// the members' numbers follow those of the slots. The rows may hold any other scores (docs/observing.md):
@@ -395,7 +395,7 @@ public:
   /// refuses, and scores that need queries.
   template <class T>
   status observe_rows(query_batch const& batch, head_rows<T> rows, attention_params const& params = {},
-                      query_sample probes = {});
+                      query_sample sample = {});
   /// Does what observe does, from logits that attention has stored; attention::attend_and_observe calls it.
   /// The logits are scaled, capped and contain the log degree (natural). `logits` [sequence][query
   /// head][sampled query] has a row per query of the sample, not of the batch, with a number for at least
@@ -403,7 +403,7 @@ public:
   /// Costs what observe_rows does. Refuses what observe refuses, policies that share entries, and scores that
   /// need queries.
   status observe_logits(query_batch const& batch, head_rows<float const> logits, log_sums<float const> lse,
-                        attention_params const& params = {}, query_sample probes = {});
+                        attention_params const& params = {}, query_sample sample = {});
   /// Sets the scores of all entries of one layer of `sequences`, for policies with score::given: `rows`
   /// [sequence of the list][KV head] with a number for at least every slot in use, pending entries included,
   /// as float, float16 or bfloat16. A NaN ranks lowest. Enqueues 1 launch; does not wait. Takes O(entries)
@@ -426,8 +426,8 @@ public:
   /// Whether observe, observe_rows and observe_logits would refuse these arguments. Null rows are not
   /// checked. Enqueues nothing; does not wait.
   status check_observation(query_batch const& batch, attention_params const& params = {},
-                           query_sample probes = {}) const {
-    return refuse([&] { return observation_problem(batch, params, probes, nullptr); });
+                           query_sample sample = {}) const {
+    return refuse([&] { return observation_problem(batch, params, sample, nullptr); });
   }
 
   // ---- compression ------------------------------------------------------------------------------
@@ -608,11 +608,11 @@ private:
     return {policy_, facts_, writes_all, immediate || writes_all, allowed, fallback};
   }
   std::string observation_problem(query_batch const& batch, attention_params const& params,
-                                  query_sample probes, char const* null) const;
+                                  query_sample sample, char const* null) const;
   std::string queries_problem(char const* call) const;
   template <class Launches>
   status run_observation(char const* call, query_batch const& batch, batch_source const& source,
-                         query_sample probes, Launches const& launches);
+                         query_sample sample, Launches const& launches);
   std::string compress_problem(char const* call, index_list sequences, budget allowed) const;
   std::string full_problem(index_list sequences, index_list counts, when_full const& full,
                            std::vector<std::uint32_t>& no_room) const;

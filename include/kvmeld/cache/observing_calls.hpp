@@ -12,7 +12,7 @@ template <class E, class P, class K, class V>
 template <class Q>
 status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> query,
                                          log_sums<float const> lse, attention_params const& params,
-                                         query_sample probes) {
+                                         query_sample sample) {
   bool const absorbs = ledger_.table_floats != 0;
   bool const sums = !absorbs || ledger_.channels.count != 0;
   bool const chunks = detail::fold_of(policy_.score).chunk != 0;
@@ -22,25 +22,25 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
                                                     : "lse.data";
   auto const problem = [&] {
     std::string text = chunks ? sharing::chunks_problem() : std::string();
-    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+    return text.empty() ? observation_problem(batch, params, sample, null) : text;
   };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::observation_of_score<score_type>() != observation::none) {
     if (!needs_observation()) return {};
     batch_source const source{options_.extent, batch.staged(executor_)};
-    return run_observation("observe", batch, source, probes, [&] {
+    return run_observation("observe", batch, source, sample, [&] {
       if constexpr (detail::has_table<score_type>) {
         detail::absorb_phase<score_type, Q> const phase{policy_.score, ledger_, source,
-                                                        probes,        params,  query};
+                                                        sample,        params,  query};
         if (absorbs) executor_.run(phase, options_.extent, source.items(), source);
       }
       if constexpr (detail::channel_bound<score_type>() != 0) {
         using phase_type = typename sharing::template observe_queries<score_type, keys_used, Q>;
-        phase_type const phase{{policy_.score, ledger_, source, probes}, tensors_.keys, params, query, lse};
+        phase_type const phase{{policy_.score, ledger_, source, sample}, tensors_.keys, params, query, lse};
         if (sums && !chunks) executor_.run(phase, options_.extent, source.items(), source);
         if constexpr (contract::allows<score_uses::fold, score_type>) {
           detail::observe_chunks_phase<score_type, keys_used, Q> const inside{
-              {policy_.score, ledger_, source, probes}, tensors_.keys, params, query};
+              {policy_.score, ledger_, source, sample}, tensors_.keys, params, query};
           if (chunks) executor_.run(inside, options_.extent, source.items(), source);
         }
       }
@@ -52,11 +52,11 @@ status merged_cache<E, P, K, V>::observe(query_batch const& batch, head_rows<Q> 
 template <class E, class P, class K, class V>
 template <class T>
 status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_rows<T> rows,
-                                              attention_params const& params, query_sample probes) {
+                                              attention_params const& params, query_sample sample) {
   char const* const null = rows.data == nullptr ? "rows.data" : nullptr;
   auto const problem = [&] {
     std::string text = queries_problem("observe_rows");
-    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+    return text.empty() ? observation_problem(batch, params, sample, null) : text;
   };
   if (status s = refuse(problem); !s.ok()) return s;
   if constexpr (detail::channel_bound<score_type>() != 0) {
@@ -64,8 +64,8 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
     batch_source const source{options_.extent, batch.staged(executor_)};
     using phase_type = typename sharing::template observe_rows<score_type, T>;
     phase_type const phase{
-        detail::observe_rows_phase<score_type, T>{{policy_.score, ledger_, source, probes}, params, rows}};
-    return run_observation("observe_rows", batch, source, probes,
+        detail::observe_rows_phase<score_type, T>{{policy_.score, ledger_, source, sample}, params, rows}};
+    return run_observation("observe_rows", batch, source, sample,
                            [&] { executor_.run(phase, options_.extent, source.items(), source); });
   }
   return {};
@@ -74,11 +74,11 @@ status merged_cache<E, P, K, V>::observe_rows(query_batch const& batch, head_row
 template <class E, class P, class K, class V>
 status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_rows<float const> logits,
                                                 log_sums<float const> lse, attention_params const& params,
-                                                query_sample probes) {
+                                                query_sample sample) {
   char const* const null = logits.data == nullptr ? "logits.data" : lse.given() ? nullptr : "lse.data";
   auto const problem = [&] {
     std::string text = queries_problem("observe_logits");
-    return text.empty() ? observation_problem(batch, params, probes, null) : text;
+    return text.empty() ? observation_problem(batch, params, sample, null) : text;
   };
   auto const observe_all = [&](auto& executor) -> status {
     if (status s = refuse(problem); !s.ok()) return s;
@@ -86,8 +86,8 @@ status merged_cache<E, P, K, V>::observe_logits(query_batch const& batch, head_r
       if (!needs_observation()) return {};
       batch_source const source{options_.extent, batch.staged(executor)};
       detail::observe_logits_phase<score_type> const phase{
-          {policy_.score, ledger_, source, probes}, params, logits, lse};
-      return run_observation("observe_logits", batch, source, probes,
+          {policy_.score, ledger_, source, sample}, params, logits, lse};
+      return run_observation("observe_logits", batch, source, sample,
                              [&] { executor.run(phase, options_.extent, source.items(), source); });
     }
     return {};
@@ -114,11 +114,11 @@ status merged_cache<E, P, K, V>::set_scores(std::uint32_t layer, index_list sequ
 /// `null` names the argument that is a null pointer. It is nullptr if no argument is one.
 template <class E, class P, class K, class V>
 std::string merged_cache<E, P, K, V>::observation_problem(query_batch const& batch,
-                                                          attention_params const& params, query_sample probes,
+                                                          attention_params const& params, query_sample sample,
                                                           char const* null) const {
-  std::string text = detail::probes_problem("observe", probes);
-  if (text.empty() && probes.weights != nullptr && ledger_.table_floats != 0) {
-    text = refusal("observe", "probes.weights", "given",
+  std::string text = detail::query_sample_problem("observe", sample);
+  if (text.empty() && sample.weights != nullptr && ledger_.table_floats != 0) {
+    text = refusal("observe", "sample.weights", "given",
                    "null, because the policy's score absorbs queries, which have no weights");
   }
   return text.empty() ? check_calls::observe(facts_, batch, params, null, immediate) : text;
@@ -142,9 +142,9 @@ std::string merged_cache<E, P, K, V>::queries_problem(char const* call) const {
 template <class E, class P, class K, class V>
 template <class Launches>
 status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch const& batch,
-                                                 batch_source const& source, query_sample probes,
+                                                 batch_source const& source, query_sample sample,
                                                  Launches const& launches) {
-  detail::observed_phase<score_type> const done{policy_.score, ledger_, source, probes};
+  detail::observed_phase<score_type> const done{policy_.score, ledger_, source, sample};
   keep_mirror();
   status s = kvmeld::launch_all(executor_, call, [&] {
     launches();
@@ -154,7 +154,7 @@ status merged_cache<E, P, K, V>::run_observation(char const* call, query_batch c
   if constexpr (!immediate) {
     if (batch.on_device()) mirror_.observe_unlisted(batch.layer());
     for (std::uint32_t i = 0; i < batch.told(); ++i)
-      mirror_.observe(batch.sequence(i), batch.layer(), probes.count(batch.queries(i)));
+      mirror_.observe(batch.sequence(i), batch.layer(), sample.count(batch.queries(i)));
   }
   return s;
 }

@@ -15,8 +15,8 @@
 #include <kvmeld/core/policy.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 #include <kvmeld/queries/rope.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/sequences/adopt.hpp>
@@ -118,10 +118,10 @@ public:
   /// Shows queries to the score: `query` [sequence][query head][query][key_dim] with their log-sum-exps `lse`
   /// [sequence][query head][query]. Enqueues; does not wait.
   virtual status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
-                         attention_params const& params = {}, query_sample probes = {}) = 0;
+                         attention_params const& params = {}, query_sample sample = {}) = 0;
   /// Shows probabilities to the score: `rows` [sequence][query head][query][slot]. Enqueues; does not wait.
   virtual status observe_rows(query_batch const& batch, head_rows<float const> rows,
-                              attention_params const& params = {}, query_sample probes = {}) = 0;
+                              attention_params const& params = {}, query_sample sample = {}) = 0;
   /// Sets the scores `rows` [sequence][KV head][slot] of a layer. Enqueues; does not wait.
   virtual status set_scores(std::uint32_t layer, index_list sequences, head_rows<float const> rows) = 0;
   /// Plans one round. Enqueues; does not wait for lists of up to 16,000 sequences.
@@ -142,7 +142,7 @@ public:
   /// Calls attention::attend_and_observe over this cache. Enqueues; does not wait.
   virtual status attend_and_observe(query_batch const& batch, any_rows const& query, any_output const& out,
                                     span<float> memory, log_sums<float> lse = {},
-                                    attention_params const& params = {}, query_sample probes = {}) = 0;
+                                    attention_params const& params = {}, query_sample sample = {}) = 0;
   /// Calls attention::write_log_degree over this cache. Enqueues; does not wait. Refuses policies that share
   /// entries.
   virtual status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,
@@ -298,13 +298,13 @@ public:
   }
   status commit(index_list sequences, in_kernel_t by) override { return cache_.commit(sequences, by); }
   status observe(query_batch const& batch, any_rows const& query, log_sums<float const> lse,
-                 attention_params const& params, query_sample probes) override {
-    return std::visit([&](auto const& q) { return cache_.observe(batch, q, lse, params, probes); },
+                 attention_params const& params, query_sample sample) override {
+    return std::visit([&](auto const& q) { return cache_.observe(batch, q, lse, params, sample); },
                       query.rows);
   }
   status observe_rows(query_batch const& batch, head_rows<float const> rows, attention_params const& params,
-                      query_sample probes) override {
-    return cache_.observe_rows(batch, rows, params, probes);
+                      query_sample sample) override {
+    return cache_.observe_rows(batch, rows, params, sample);
   }
   status set_scores(std::uint32_t layer, index_list sequences, head_rows<float const> rows) override {
     return cache_.set_scores(layer, sequences, rows);
@@ -327,9 +327,9 @@ public:
   }
   status attend_and_observe(query_batch const& batch, any_rows const& query, any_output const& out,
                             span<float> memory, log_sums<float> lse, attention_params const& params,
-                            query_sample probes) override {
+                            query_sample sample) override {
     return with_rows("attend_and_observe", query, out, [&](auto const& q, auto const& o) {
-      return attention::attend_and_observe(cache_, batch, q, o, memory, lse, params, probes);
+      return attention::attend_and_observe(cache_, batch, q, o, memory, lse, params, sample);
     });
   }
   status write_log_degree(std::uint32_t layer, index_list sequences, any_output const& out,

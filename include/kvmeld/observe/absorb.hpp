@@ -5,8 +5,8 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 #include <kvmeld/score/observed_queries.hpp>
 #include <kvmeld/score/score.hpp>
 
@@ -23,7 +23,7 @@ template <class Score, class Q> struct absorb_phase {
   Score score;
   ledger_ref ledger;
   batch_source source;
-  query_sample probes;
+  query_sample sample;
   attention_params params;
   head_rows<Q> query;
 
@@ -35,7 +35,7 @@ template <class Score, class Q> struct absorb_phase {
     std::uint32_t const queries = source.batch.queries(member);
     if (queries == 0) return;
     std::uint32_t const head = t.where.kv_head * ledger.extent.queries_per_kv_head + t.index;
-    observed_queries<Q> const shown(query, probes, member, head, queries, ledger.length[t.where.index],
+    observed_queries<Q> const shown(query, sample, member, head, queries, ledger.length[t.where.index],
                                     ledger.seen[t.where.sequence],  // nothing is pending
                                     params.scale_for(d), d);
     absorb_queries(score, team, ledger.table_of(t.where), t.index, shown);

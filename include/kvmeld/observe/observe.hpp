@@ -74,11 +74,11 @@ template <class Score, class Keys, class Q> struct observe_queries_phase : obser
     rotate_tile(team, params.rope, turns, k, tokens, d, s.begin, s.position);
     for (std::uint32_t r0 = u.first_row; r0 < s.rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, s.rows - r0);
-      std::uint32_t const last = this->probes.query_of(s.queries, r0 + block - 1);
+      std::uint32_t const last = this->sample.query_of(s.queries, r0 + block - 1);
       if (params.visible(s.length, s.queries, last) <= s.begin) continue;  // the same for every lane
       block_of_rows const rows{
-          s.member,      s.queries,          this->probes.query_of(s.queries, r0), group, t.where.kv_head,
-          block * group, this->probes.stride};
+          s.member,      s.queries,          this->sample.query_of(s.queries, r0), group, t.where.kv_head,
+          block * group, this->sample.stride};
       load_scaled(team, query, rows, scale, d, q);
       team.for_each(rows.rows, [&](std::uint32_t r) {
         norm[r] = lse.read(s.member, rows.head_of(r), rows.query_of(r));
@@ -158,11 +158,11 @@ protected:
     std::uint32_t const known = l.seen[t.where.sequence];  // nothing is pending
     float sums[channels] = {};
     for (std::uint32_t r = u.first_row; r < rows; ++r) {
-      std::uint32_t const query = this->probes.query_of(queries, r);
+      std::uint32_t const query = this->sample.query_of(queries, r);
       std::uint32_t const visible = params.visible(length, queries, query);
       if (slot >= visible) continue;
       if (!params.in_window(position, params.position_of(known, queries, query))) continue;
-      float const weight = this->probes.weight(row, query);
+      float const weight = this->sample.weight(row, query);
       this->add_heads(u, r, visible - empty, weight, sums, [&](std::uint32_t h) {
         using traits = element_traits<std::remove_const_t<T>>;
         return traits::to_float(rows_view.row(row, t.where.kv_head * group + h, query)[i]);

@@ -6,8 +6,8 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct observed_tile {
   entry_array<position_t> position{};  ///< [tokens]
 };
 
-/// Base of phases with 64 slots per tile. `probes` is the query sample: which rows of the batch are observed.
+/// Base of phases with 64 slots per tile. `sample` is the query sample: which rows of the batch are observed.
 template <class Score> struct observe_base {
   static constexpr std::uint32_t token_block = 64;
   static constexpr std::uint32_t row_block = 16;  ///< rows of a block: generic forms sum one block at a time
@@ -38,11 +38,11 @@ template <class Score> struct observe_base {
   Score score;
   ledger_ref ledger;
   batch_source source;
-  query_sample probes{};
+  query_sample sample{};
 
   std::uint32_t tiles(shape const& s) const { return ceil_div(s.capacity, token_block); }
   KVMELD_HD std::uint32_t rows_of(std::uint32_t member) const {
-    return probes.count(source.batch.queries(member));
+    return sample.count(source.batch.queries(member));
   }
   KVMELD_HD observed_tile slots_of(tile const& t) const {
     std::uint32_t const length = ledger.length[t.where.index];
@@ -109,10 +109,10 @@ template <class Score> struct observe_base {
   template <class Use>
   KVMELD_HD void for_seen(observed_tile const& s, attention_params const& params, std::uint32_t row,
                           Use use) const {
-    std::uint32_t const query = probes.query_of(s.queries, row);
+    std::uint32_t const query = sample.query_of(s.queries, row);
     std::uint32_t const visible = params.visible(s.length, s.queries, query);
     std::int64_t const at = params.position_of(s.known, s.queries, query);
-    float const weight = probes.weight(s.member, query);
+    float const weight = sample.weight(s.member, query);
     for (std::uint32_t j = 0; j < s.tokens && s.begin + j < visible; ++j) {
       if (params.in_window(s.position[j], at)) use(j, visible - s.empty, weight);
     }
@@ -127,11 +127,11 @@ template <class Score> struct observe_base {
     team.for_each(s.tokens, [&](std::uint32_t j) {
       float part[channels] = {};
       for (std::uint32_t r = 0; r < rows; ++r) {
-        std::uint32_t const query = probes.query_of(s.queries, first + r);
+        std::uint32_t const query = sample.query_of(s.queries, first + r);
         std::uint32_t const visible = params.visible(s.length, s.queries, query);
         if (s.begin + j >= visible) continue;
         if (!params.in_window(s.position[j], params.position_of(s.known, s.queries, query))) continue;
-        add_heads(u, first + r, visible - s.empty, probes.weight(s.member, query), part,
+        add_heads(u, first + r, visible - s.empty, sample.weight(s.member, query), part,
                   [&](std::uint32_t h) { return share(r, h, j); });
       }
       for (std::uint32_t c = 0; c < u.used; ++c) {
@@ -198,14 +198,14 @@ template <class Score> struct observed_phase {
   Score score;
   ledger_ref ledger;
   batch_source source;
-  query_sample probes{};
+  query_sample sample{};
 
   std::uint32_t tiles(shape const&) const { return 1; }
   std::size_t scratch_bytes(int) const { return 0; }
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     if (team.lane() != 0) return;
-    std::uint32_t const rows = probes.count(source.batch.queries(source.row_of(t.item)));
+    std::uint32_t const rows = sample.count(source.batch.queries(source.row_of(t.item)));
     std::uint32_t& window = ledger.word(t.where, track_word::window_rows);
     std::uint32_t& seen = ledger.word(t.where, track_word::observed_rows);
     if (rows == 0) return;

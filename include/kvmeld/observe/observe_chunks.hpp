@@ -65,7 +65,7 @@ template <class Score, class Keys, class Q> struct observe_chunks_phase : observ
     slot_t const begin = static_cast<slot_t>(at), end = begin + min_of(u.fold.chunk, length - begin);
     std::uint32_t const tokens = end - begin;
     // The observed rows whose tokens are in the chunk. The last row is that of the last slot.
-    std::uint32_t const stride = this->probes.stride;
+    std::uint32_t const stride = this->sample.stride;
     std::uint32_t const behind = min_of(shown, ceil_div(length - end, stride));
     std::uint32_t const last = shown - behind;
     std::uint32_t const first = max_of(u.first_row, shown - min_of(shown, (length - 1 - begin) / stride + 1));
@@ -88,7 +88,7 @@ template <class Score, class Keys, class Q> struct observe_chunks_phase : observ
     for (std::uint32_t r0 = first; r0 < last; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, last - r0);
       block_of_rows const rows{
-          member, queries, this->probes.query_of(queries, r0), group, t.where.kv_head, block * group, stride};
+          member, queries, this->sample.query_of(queries, r0), group, t.where.kv_head, block * group, stride};
       load_scaled(team, query, rows, scale, d, q);
       team.sync();
       row_products(team, q, rows.rows, d, k, tokens, d, d, share, ld);
@@ -107,7 +107,7 @@ template <class Score, class Keys, class Q> struct observe_chunks_phase : observ
       team.for_each(tokens, [&](std::uint32_t j) {
         float of_block[channels] = {};
         for (std::uint32_t r = 0; r < block; ++r) {
-          float const weight = this->probes.weight(member, this->probes.query_of(queries, r0 + r));
+          float const weight = this->sample.weight(member, this->sample.query_of(queries, r0 + r));
           this->add_heads(u, r0 + r, tokens, weight, of_block, [&](std::uint32_t h) {
             std::uint32_t const row = r * group + h;
             return part[row] * share[std::size_t{row} * ld + j];

@@ -47,12 +47,12 @@ template <class Score> struct observe_logits_phase : observe_base<Score> {
     team.for_each(token_block * channels, [&](std::uint32_t i) { sums[i] = 0.0f; });
     for (std::uint32_t r0 = u.first_row; r0 < s.rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, s.rows - r0);
-      std::uint32_t const last = this->probes.query_of(s.queries, r0 + block - 1);
+      std::uint32_t const last = this->sample.query_of(s.queries, r0 + block - 1);
       if (params.visible(s.length, s.queries, last) <= s.begin) continue;  // the same for every lane
       auto const head_of = [&](std::uint32_t h) { return t.where.kv_head * group + h; };
       team.sync();
       team.for_each(block * group, [&](std::uint32_t r) {
-        norm[r] = lse.read(s.member, head_of(r % group), this->probes.query_of(s.queries, r0 + r / group));
+        norm[r] = lse.read(s.member, head_of(r % group), this->sample.query_of(s.queries, r0 + r / group));
       });
       team.sync();
       auto const row_of = [&](std::uint32_t r, std::uint32_t h) {

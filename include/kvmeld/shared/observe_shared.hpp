@@ -91,15 +91,15 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
     team.sync();
     for (std::uint32_t r0 = u.first_row; r0 < rows; r0 += row_block) {
       std::uint32_t const block = min_of(row_block, rows - r0);
-      std::uint32_t const last = this->probes.query_of(queries, r0 + block - 1);
+      std::uint32_t const last = this->sample.query_of(queries, r0 + block - 1);
       if (params.visible(length, queries, last) <= begin) continue;  // the same for every lane
       block_of_rows const block_rows{member,
                                      queries,
-                                     this->probes.query_of(queries, r0),
+                                     this->sample.query_of(queries, r0),
                                      group,
                                      t.where.kv_head,
                                      block * group,
-                                     this->probes.stride};
+                                     this->sample.stride};
       load_scaled(team, query, block_rows, scale, d, q);
       team.for_each(block_rows.rows, [&](std::uint32_t r) {
         norm[r] = lse.read(member, block_rows.head_of(r), block_rows.query_of(r));
@@ -121,11 +121,11 @@ template <class Score, class Keys, class Q> struct observe_shared_phase : observ
           std::uint32_t const column = params.rope.active() ? n : slot_of(i) - begin;
           float part[channels] = {};
           for (std::uint32_t r = 0; r < block; ++r) {
-            std::uint32_t const asked = this->probes.query_of(queries, r0 + r);
+            std::uint32_t const asked = this->sample.query_of(queries, r0 + r);
             std::uint32_t const visible = params.visible(length, queries, asked);
             if (slot_of(i) >= visible) continue;
             if (!params.in_window(position_of(i), params.position_of(known, queries, asked))) continue;
-            float const weight = this->probes.weight(member, asked);
+            float const weight = this->sample.weight(member, asked);
             this->add_heads(u, r0 + r, visible, weight, part, [&](std::uint32_t h) {
               std::uint32_t const row = r * group + h;
               if (!is_usable_lse(norm[row])) return 0.0f;

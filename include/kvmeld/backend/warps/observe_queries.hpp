@@ -18,8 +18,8 @@
 #include <kvmeld/observe/observe_base.hpp>
 #include <kvmeld/queries/load_bias.hpp>
 #include <kvmeld/queries/log_sums.hpp>
-#include <kvmeld/queries/probes.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/queries/query_sample.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,7 +64,7 @@ template <class Score, class Keys, class Q> struct observe_queries {
 
   template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
     ledger_ref const& l = untuned.ledger;
-    query_sample const& probes = untuned.probes;
+    query_sample const& sample = untuned.sample;
     detail::observed_tile const s = untuned.slots_of(t);
     std::uint32_t const tokens = s.tokens;
     if (tokens == 0) return;
@@ -80,8 +80,8 @@ template <class Score, class Keys, class Q> struct observe_queries {
     // The earliest row that sees any of these tokens. Each query sees one token more than the query before.
     std::uint32_t first = u.first_row;
     if (untuned.params.causal && s.begin + s.queries > s.length && s.rows != 0) {
-      std::uint32_t const query = s.begin + s.queries - s.length, oldest = probes.query_of(s.queries, 0);
-      if (query > oldest) first = max_of(first, ceil_div(query - oldest, probes.stride));
+      std::uint32_t const query = s.begin + s.queries - s.length, oldest = sample.query_of(s.queries, 0);
+      if (query > oldest) first = max_of(first, ceil_div(query - oldest, sample.stride));
     }
     sums mine;
     std::uint32_t const at_once = query_rows / l.extent.queries_per_kv_head;
@@ -112,11 +112,11 @@ private:
                        key_store const& store, float const* bias, Updates const& u, sums& mine) const {
     block_of_rows const b{s.member,
                           s.queries,
-                          untuned.probes.query_of(s.queries, first),
+                          untuned.sample.query_of(s.queries, first),
                           untuned.ledger.extent.queries_per_kv_head,
                           s.where.kv_head,
                           0,
-                          untuned.probes.stride};
+                          untuned.sample.stride};
     std::uint32_t const tokens = s.tokens;
     slot_t const begin = s.begin;
     warp_place const place = place_in_warp(team);
@@ -148,7 +148,7 @@ private:
       std::uint32_t const query = b.query_of(row);
       if (row % b.group != 0 || query >= b.queries) return;
       std::uint32_t const visible = untuned.params.visible(s.length, b.queries, query);
-      float const times = share * untuned.probes.weight(b.member, query);
+      float const times = share * untuned.sample.weight(b.member, query);
       bool counts[channels];
       unrolled<channels>([&](auto channel) {
         constexpr std::uint32_t c = decltype(channel)::value;

@@ -19,7 +19,7 @@ inline namespace KVMELD_ABI {
 /// with it the entries that it sees. A score gets the rows of the sampled queries only, one after the other.
 /// Its sums are over the sampled queries and are not scaled up, since scores only rank entries. Windows and
 /// counters (`window_rows`, `observed_rows`) count sampled queries: a window of 32 over every tenth query
-/// reaches back 320 tokens. Names in code call a sampled query a probe.
+/// reaches back 320 tokens.
 struct query_sample {
   std::uint32_t last = 0;    ///< 0: all
   std::uint32_t stride = 1;  ///< 1: each of them
@@ -49,9 +49,9 @@ struct query_sample {
   }
   /// The index of query `q` among the sampled ones; `none` if it is not sampled.
   KVMELD_HD std::uint32_t index_of(std::uint32_t queries, std::uint32_t q) const {
-    std::uint32_t const behind = queries - 1 - q, probes = count(queries);
+    std::uint32_t const behind = queries - 1 - q, sampled = count(queries);
     if (stride != 1 && behind % stride != 0) return none;
-    return behind / stride < probes ? probes - 1 - behind / stride : none;
+    return behind / stride < sampled ? sampled - 1 - behind / stride : none;
   }
 };
 
@@ -63,9 +63,9 @@ KVMELD_HD constexpr query_sample every_nth(std::uint32_t n) { return {0, n}; }
 namespace detail {
 
 /// Why a query sample is invalid; empty if it is valid.
-inline std::string probes_problem(char const* call, query_sample const& p) {
+inline std::string query_sample_problem(char const* call, query_sample const& p) {
   if (p.stride != 0) return {};
-  return refusal(call, "probes.stride", 0, "at least 1");
+  return refusal(call, "sample.stride", 0, "at least 1");
 }
 
 }  // namespace detail

@@ -22,8 +22,8 @@ using support::dice;
 
 namespace {
 
-// Which of `queries` queries are probes, ascending, found by walking back from the last.
-std::vector<std::uint32_t> probes_among(std::uint32_t queries, kvmeld::query_sample const& p) {
+// Which of `queries` queries are sampled, ascending, found by walking back from the last.
+std::vector<std::uint32_t> sampled_among(std::uint32_t queries, kvmeld::query_sample const& p) {
   std::vector<std::uint32_t> out;
   for (std::uint32_t q = queries, behind = 0; q-- > 0; ++behind) {
     if (p.last != 0 && behind >= p.last) break;
@@ -83,13 +83,13 @@ void observe_some(dice& d, composed const& policy, bool local) {
     cache.append({slot}, {count});
     cache.commit({slot}, {count});
     memory.fill_sequence(d, slot, first, count, support::texture::walk);
-    kvmeld::query_sample const probes{d.chance(0.5) ? 0 : d.between(1, 50), d.pick({1u, 1u, 2u, 3u, 10u})};
-    auto const chosen = probes_among(count, probes);
-    CHECK(probes.count(count) == chosen.size());
+    kvmeld::query_sample const sample{d.chance(0.5) ? 0 : d.between(1, 50), d.pick({1u, 1u, 2u, 3u, 10u})};
+    auto const chosen = sampled_among(count, sample);
+    CHECK(sample.count(count) == chosen.size());
     for (std::uint32_t q = 0, p = 0; q < count; ++q) {
       bool const is = p < chosen.size() && chosen[p] == q;
-      CHECK(probes.index_of(count, q) == (is ? p : kvmeld::query_sample::none));
-      if (is) CHECK(probes.query_of(count, p++) == q);
+      CHECK(sample.index_of(count, q) == (is ? p : kvmeld::query_sample::none));
+      if (is) CHECK(sample.query_of(count, p++) == q);
     }
     observed += static_cast<std::uint32_t>(chosen.size());
 
@@ -121,13 +121,13 @@ void observe_some(dice& d, composed const& policy, bool local) {
     }
     kvmeld::log_sums<float const> sums = kvmeld::rows_by_head<float const>(lse.data(), count, heads, 1);
     if (two) sums = kvmeld::in_base_two(sums.rows);
-    // Queries that are no probes are not read.
+    // Queries that are not sampled are not read.
     for (std::uint32_t r = 0; r < count; ++r) {
-      if (probes.index_of(count, r) != kvmeld::query_sample::none) continue;
+      if (sample.index_of(count, r) != kvmeld::query_sample::none) continue;
       for (std::uint32_t i = 0; i < heads * s.key_dim; ++i) q[std::size_t{r} * heads * s.key_dim + i] = 1e30f;
     }
     cache.observe({0, slot, count}, kvmeld::rows_by_token<float const>(q.data(), count, heads, s.key_dim),
-                  sums, params, probes);
+                  sums, params, sample);
     double worst = 0;
     for (std::uint32_t h = 0; h < s.kv_heads; ++h) {
       kvmeld::track const t = kvmeld::make_track(s, 0, slot, h);
@@ -259,7 +259,7 @@ TEST_CASE(
   CHECK(kept({nan, -9, -8, nan, -7, -6, /**/ 0, -9, -8, 0, -7, -6}, 4) == std::vector<int>{1, 2, 4, 5});
 }
 
-TEST_CASE("refusals of probes") {
+TEST_CASE("refusals of a query sample") {
   kvmeld::shape const s{1, 1, 1, 1, 4, 4, 16};
   support::engine_memory<float> memory(s);
   auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
@@ -267,7 +267,7 @@ TEST_CASE("refusals of probes") {
   std::vector<float> q(16, 0.0f);
   auto const rows = kvmeld::rows_by_token<float const>(q.data(), 4, 1, 4);
   auto const lse = kvmeld::rows_by_head<float const>(q.data(), 4, 1, 1);
-  std::string const stride = "observe: probes.stride is 0; it must be at least 1";
+  std::string const stride = "observe: sample.stride is 0; it must be at least 1";
   CHECK(refusal_of([&] { cache.observe({0, 0, 4}, rows, lse, {}, {2, 0}); }) == stride);
   CHECK(refusal_of([&] { cache.observe_rows({0, 0, 4}, rows, {}, {0, 0}); }) == stride);
   CHECK(refusal_of([&] {
