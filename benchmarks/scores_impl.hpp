@@ -24,6 +24,7 @@
 #include <kvmeld/rounds/open_wave.hpp>
 #include <kvmeld/score/learned.hpp>
 #include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_phase.hpp>
 #include <kvmeld/select/selector.hpp>
 
 #include <array>

@@ -7,6 +7,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/score/above_mean.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/blended.hpp>
 #include <kvmeld/score/by_chunk.hpp>
 #include <kvmeld/score/chunk_attention.hpp>

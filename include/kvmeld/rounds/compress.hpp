@@ -37,6 +37,7 @@
 #include <kvmeld/rounds/shared_budget.hpp>
 #include <kvmeld/score/reference_queries.hpp>
 #include <kvmeld/score/score.hpp>
+#include <kvmeld/score/score_phase.hpp>
 #include <kvmeld/select/selector.hpp>
 #include <kvmeld/shared/sharing.hpp>
 

@@ -9,6 +9,7 @@
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/pooling.hpp>
 #include <kvmeld/score/score.hpp>

@@ -16,6 +16,7 @@
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/global.hpp>
 #include <kvmeld/score/observation.hpp>
 #include <kvmeld/score/score.hpp>

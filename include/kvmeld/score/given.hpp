@@ -11,6 +11,7 @@
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/queries.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>
 

@@ -6,6 +6,7 @@
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/facts.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/score.hpp>
 
 #include <cmath>

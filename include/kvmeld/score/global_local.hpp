@@ -7,6 +7,7 @@
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/exec/team.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/local.hpp>
 #include <kvmeld/score/pooling.hpp>

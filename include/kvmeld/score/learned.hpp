@@ -12,6 +12,7 @@
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/weighted_rows.hpp>
 #include <kvmeld/queries/rope.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/kept_facts.hpp>
 #include <kvmeld/score/score.hpp>
 #include <kvmeld/score/score_view.hpp>

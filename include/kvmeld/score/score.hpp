@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a score is, and the phases that feed and read it.
+// What a score is, and what it may be asked.
 #pragma once
 
 #include <kvmeld/core/channel.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/contract.hpp>
-#include <kvmeld/core/element.hpp>
 #include <kvmeld/core/error.hpp>
 #include <kvmeld/core/facts.hpp>
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/types.hpp>
-#include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/layout/layout.hpp>
 #include <kvmeld/layout/strided.hpp>
+#include <kvmeld/score/attention_fold.hpp>
 #include <kvmeld/score/observed_queries.hpp>
 #include <kvmeld/score/score_view.hpp>
 #include <kvmeld/score/track_rows.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -28,55 +26,6 @@
 
 namespace kvmeld {
 inline namespace KVMELD_ABI {
-
-/// What one observation does to a channel. The new value is the old value of channel `base` (0 if `base` is
-/// below 0) plus what the rows from `first_row` on give the entry: attention, or their `contribution`. With
-/// row_fold::max it is the larger of the two.
-struct channel_update {
-  std::int32_t base;        ///< channel whose old value the sum starts from; below 0: none
-  std::uint32_t first_row;  ///< first row of the block that counts
-};
-
-/// How the query heads of a KV head become one number per row.
-enum class head_fold : std::uint8_t {
-  mean,              ///< their mean
-  max,               ///< the largest
-  root_mean_square,  ///< the root of the mean of their squares
-  each,              ///< no fold: channel c holds head c alone
-};
-
-/// How the rows of an observation become one number per entry.
-enum class row_fold : std::uint8_t {
-  sum,  ///< they add up
-  max,  ///< the largest counts; of numbers of at least 0
-};
-
-/// How the attention that an entry receives becomes one number.
-struct attention_fold {
-  head_fold heads = head_fold::mean;  ///< first over the query heads of a row
-  row_fold rows = row_fold::sum;      ///< then over the rows, those of earlier observations included
-  /// 0: the attention of the engine. Otherwise a softmax of its own: tracks are cut into chunks of so many
-  /// slots, and an observed query looks at the entries of the chunk that holds its token, at all of them
-  std::uint32_t chunk = 0;
-  std::uint32_t apart = 0;  ///< first slots of a track, which belong to no chunk
-
-  /// `so_far` with one head's `p`. Start at 0, and take `folded` of the result. Not of head_fold::each.
-  KVMELD_HD float add_head(float so_far, float p) const {
-    return heads == head_fold::max ? max_of(so_far, p) : so_far + (heads == head_fold::mean ? p : p * p);
-  }
-  /// What `group` heads give together.
-  KVMELD_HD float folded(float all, std::uint32_t group) const {
-    if (heads == head_fold::max) return all;
-    float const mean = all / static_cast<float>(group);
-    return heads == head_fold::mean ? mean : std::sqrt(mean);
-  }
-  /// `so_far` with what one row, or several, gave.
-  KVMELD_HD float add_rows(float so_far, float p) const {
-    return rows == row_fold::max ? max_of(so_far, p) : so_far + p;
-  }
-  /// Whether it is a mean over heads and a sum over rows.
-  KVMELD_HD bool is_sum_of_means() const { return heads == head_fold::mean && rows == row_fold::sum; }
-};
 
 /// A score states in its `facts` (score_facts) what it `gives`, and has one of two forms:
 /// - `float importance(view, i)`: the importance of entry i of a score_view; any lane asks
@@ -341,62 +290,6 @@ KVMELD_HD void evaluate_score(Score const& score, Team const& team, score_view c
     score.evaluate(team, view, out);
   }
 }
-
-/// Layouts of a score that reads no rows.
-struct no_layouts {};
-
-/// Evaluates the score of every entry of a track. `Layouts` is kv{keys, values} if the score reads rows.
-template <class Score, class Layouts = no_layouts> struct score_phase {
-  Score score;
-  wave_ref wave;
-  Layouts layouts{};
-  bool reads = reads_rows<Score>;  ///< of the score as it is configured
-  bool alone =
-      reads && stated_facts<score_facts, Score>.rows_alone;  ///< the same; then a tile is `block` slots
-
-  static constexpr bool light = stated_facts<score_facts, Score>.light;
-  static constexpr bool spans_blocks = light || stated_facts<score_facts, Score>.spans_blocks;
-  static constexpr std::uint32_t entries_per_lane = reads_rows<Score> ? 1 : 4;  ///< a row is a lot of work
-  static constexpr std::uint32_t block = 512;
-  std::uint32_t tiles(shape const& s) const { return alone ? ceil_div(s.capacity, block) : 1; }
-  std::size_t scratch_bytes(int lanes) const {
-    std::size_t const own = scratch_of_score(score, wave.ledger.extent, lanes);
-    return own + (reads_rows<Score> ? row_scratch::bytes(widest()) : 0);
-  }
-
-  template <class Team> KVMELD_HD void operator()(Team const& team, tile const& t) const {
-    track_state const& s = wave.state[t.item];
-    if (s.over_budget == 0) return;
-    float* const room = reinterpret_cast<float*>(wave.spare_words(t.item));
-    score_view const view(wave.ledger, t.where, s.length, s.limit, room);
-    float* const out = wave.score + wave.at(t.item, 0);
-    if constexpr (reads_rows<Score>) {
-      slot_t const begin = alone ? t.index * block : 0;
-      if (begin >= s.length) return;
-      slot_t const end = alone ? min_of(s.length, begin + block) : s.length;
-      row_scratch const scratch(team, widest());
-      kv const rows{track_rows(layouts.keys, view, scratch, begin, end),
-                    track_rows(layouts.values, view, scratch, begin, end)};
-      evaluate_score(score, team, view, rows, out);
-      if (!reads) return;
-      team.for_each(end - begin, [&](std::uint32_t i) {
-        if (!view.usable(begin + i)) out[begin + i] = element_traits<float>::lowest;
-      });
-    } else {
-      evaluate_score(score, team, view, layouts, out);
-    }
-  }
-
-private:
-  /// Channels of the wider rows.
-  KVMELD_HD std::uint32_t widest() const {
-    if constexpr (reads_rows<Score>) {
-      return max_of(layouts.keys.channels(), layouts.values.channels());
-    } else {
-      return 0;
-    }
-  }
-};
 
 }  // namespace detail
 
