@@ -5,6 +5,7 @@
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/merge/sets.hpp>
 

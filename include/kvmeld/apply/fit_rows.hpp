@@ -11,6 +11,7 @@
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
 #include <kvmeld/exec/cholesky.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/softmax.hpp>
 #include <kvmeld/exec/team.hpp>

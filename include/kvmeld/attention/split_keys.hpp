@@ -13,6 +13,7 @@
 #include <kvmeld/core/size_limits.hpp>
 #include <kvmeld/core/span.hpp>
 #include <kvmeld/core/types.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/executor.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/queries/log_sums.hpp>

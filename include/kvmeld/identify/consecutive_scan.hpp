@@ -7,6 +7,7 @@
 #include <kvmeld/core/dot.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/row_products.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>

@@ -8,6 +8,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/select_k.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/identify/admission.hpp>

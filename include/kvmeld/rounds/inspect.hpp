@@ -7,6 +7,7 @@
 #include <kvmeld/core/ledger.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/core/wave.hpp>
+#include <kvmeld/exec/compact_indices.hpp>
 #include <kvmeld/exec/stored_rows.hpp>
 #include <kvmeld/exec/team.hpp>
 #include <kvmeld/exec/unrolled.hpp>

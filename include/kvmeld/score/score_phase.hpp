@@ -2,7 +2,6 @@
 // The phase that evaluates a score for the tracks of a wave.
 #pragma once
 
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/element.hpp>
 #include <kvmeld/core/facts.hpp>

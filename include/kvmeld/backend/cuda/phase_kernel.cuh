@@ -3,7 +3,6 @@
 #pragma once
 
 #include <kvmeld/backend/cuda/block_team.cuh>
-#include <kvmeld/core/bits.hpp>
 #include <kvmeld/core/config.hpp>
 #include <kvmeld/core/types.hpp>
 #include <kvmeld/exec/team.hpp>
