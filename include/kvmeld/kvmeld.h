@@ -285,7 +285,7 @@ KVMELD_API kvmeld_status kvmeld_append(kvmeld_cache cache, uint32_t const* seque
 KVMELD_API kvmeld_status kvmeld_commit(kvmeld_cache cache, uint32_t const* sequences,
                                        uint32_t const* accepted, uint32_t n);
 /* Copies sequence `from`, which has nothing pending, into the closed sequence `into`: rows, degrees,
-   positions, scores. Takes time in proportion to the capacity, and copies the rows of all entries. Does not
+   positions, scores. Takes time in proportion to the entries, and copies their rows. Does not
    wait. */
 KVMELD_API kvmeld_status kvmeld_fork(kvmeld_cache cache, uint32_t from, uint32_t into);
 /* Copies what the ledger holds of page `from` to page `into`, if options.pool_pages was told: for a page that

@@ -471,7 +471,7 @@ class Cache:
     def open(self, sequence: int, tokens: int = 0, frozen: int = 0) -> None:
         """Begins a sequence that is not open. The rows of its first `tokens` tokens lie in keys and values already. The
         first `frozen` entries are never written or moved. Refused if `tokens` exceeds the capacity, or `frozen` exceeds
-        `tokens`. Takes time in proportion to the capacity. Does not wait."""
+        `tokens`. Takes time in proportion to `tokens`. Does not wait."""
         self._c.open(_index(sequence, "sequence"), _index(tokens, "tokens"), _index(frozen, "frozen"))
 
     def close(self, sequence: int) -> None:

@@ -194,7 +194,7 @@ public:
   /// Starts a sequence. Its first `tokens_cached` tokens (0 to the capacity) lie in K and V already. Their
   /// entries get degree 1, and their index as position. The first `frozen` of them (0 to tokens_cached) are
   /// shared with other sequences: they are never written and never moved. `id` is the key of random draws.
-  /// Enqueues 1 launch; does not wait. Takes O(capacity) work per track. Cannot be recorded.
+  /// Enqueues 1 launch; does not wait. Takes O(tokens_cached) work per track. Cannot be recorded.
   status open(std::uint32_t sequence, std::uint32_t tokens_cached = 0, std::uint32_t frozen = 0,
               sequence_id id = {}) {
     return operate(sequences::open{frozen, static_cast<std::uint32_t>(id)}, {sequence}, {tokens_cached});
@@ -225,13 +225,13 @@ public:
   /// where it compresses; does not wait. Cannot be recorded.
   status append(index_list sequences, index_list counts, when_full const& full);
   /// Commits the first `accepted[i]` pending entries of `sequences[i]` and drops the others (rejected
-  /// drafts). Enqueues 1 or 2 launches; does not wait. Takes O(pending entries) work per track. Refuses
+  /// drafts). Enqueues 1 launch; does not wait. Takes O(1) work per track. Refuses
   /// `accepted[i]` above the pending entries. `append` has an example.
   status commit(index_list sequences, index_list accepted) {
     return operate(sequences::commit{}, sequences, accepted);
   }
   /// As commit(sequences, accepted), with counts that the host need not know: a sampler's kernel left them
-  /// where phases can read them. Enqueues 1 or 2 launches; does not wait. The launch reads the counts in
+  /// where phases can read them. Enqueues 1 launch; does not wait. The launch reads the counts in
   /// order with other launches. A replay reads them again at the same address. A count above the pending
   /// entries commits all of them (refused if launches are immediate). Until sync_lengths or a report, the
   /// host takes all pending entries for accepted: lengths and `tokens` are upper bounds. `shift`, `renumber`,
@@ -249,7 +249,7 @@ public:
   /// Goes back to the first `tokens` tokens seen: forgets the entries at positions from `tokens` on. The
   /// result is exact. Therefore the call refuses `tokens` below compressed_at(sequence), frozen entries among
   /// those to forget, and pending entries. The scores of entries that stay still contain the attention of
-  /// forgotten queries. Warnings stay. Enqueues 2 launches. If launches are not immediate, the call waits in
+  /// forgotten queries. Warnings stay. Enqueues 1 launch. If launches are not immediate, the call waits in
   /// two cases: it goes back to before a gap that drop_positions or shift left, or the host has only a bound
   /// of the tokens. A call that has to wait cannot be recorded.
   ///
@@ -356,7 +356,7 @@ public:
   /// every track. They are page_metadata, as export_page_metadata wrote it, or entry_metadata if degrees and
   /// positions lie in plain arrays. Lengths, degrees and positions come from the notes. On devices the host
   /// knows bounds until the next report. Scores begin anew. `truncate` cannot go below `tokens`. Enqueues 2
-  /// launches; does not wait. Takes O(capacity) work per track. Refuses `entries` above the capacity or
+  /// launches; does not wait. Takes O(entries) work per track. Refuses `entries` above the capacity or
   /// (unless options.padded) above `tokens`, and policies that share entries. Cannot be recorded.
   template <class Notes>
   status adopt(std::uint32_t sequence, std::uint32_t entries, std::uint32_t tokens, Notes const& notes,

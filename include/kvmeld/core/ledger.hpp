@@ -67,7 +67,9 @@ KVMELD_HD inline float log_of_degree(float degree) {
 /// ledger_ref that it comes from.
 class entry_indices {
 public:
+  /// Elements that adjoin, from index `first` on.
   KVMELD_HD entry_indices(std::size_t first = 0) : base_(first), pages_(nullptr), where_{}, first_(0) {}
+  /// Elements in pages: those of a track's slots from `first` on.
   KVMELD_HD entry_indices(page_places<> const* pages, track where, slot_t first)
       : base_(0), pages_(pages), where_(where), first_(first) {}
 
@@ -85,8 +87,9 @@ private:
 
 /// The elements of a track in one array of the ledger, from some slot on.
 template <class T> struct entry_array {
-  T* data;
-  entry_indices at;
+  T* data;           ///< the array
+  entry_indices at;  ///< where the elements lie
+  /// The element of the i-th slot.
   KVMELD_HD T& operator[](std::uint32_t i) const { return data[at(i)]; }
 };
 
