@@ -74,7 +74,7 @@ public:
         memory_(pool_.elements()),
         host_table_(std::size_t{sizes.slots} * pool_.max_pages(), 0),
         table_(host_table_.size()),
-        cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, kvmeld::cache_options{pool_.extent()}) {
+        cache_(kvmeld::cuda_executor<>(), how, {rows(0), rows(1)}, options_of(pool_, table_.data())) {
     check(cudaMemset(memory_.data(), 0, pool_.elements() * sizeof(kvmeld::float16)), "cudaMemset");
     table_.upload(host_table_);
   }
@@ -183,6 +183,11 @@ private:
   using layout = pool_layout::rows_type<std::nullptr_t>;
 
   /// Pages that others use lie in frozen beginnings, so marks would only keep the host from knowing lengths.
+  static kvmeld::cache_options options_of(pool_layout const& pool, std::int32_t const* table) {
+    kvmeld::cache_options out{pool.extent()};
+    out.ledger_pages = pool.ledger(table);
+    return out;
+  }
   layout rows(std::size_t side) const { return pool_.rows(side, memory_.data(), table_.data(), nullptr); }
 
   struct range {

@@ -30,7 +30,7 @@ public:
         shared_(pages.shared()),
         memory_(pool_.elements()),
         table_(std::size_t{sizes.slots} * pool_.max_pages(), -1),
-        cache_(tiny_llama::executor(), how, {rows(0), rows(1)}, limits_of(pool_)) {}
+        cache_(tiny_llama::executor(), how, {rows(0), rows(1)}, limits_of(pool_, table_.data())) {}
   host_kv(host_kv const&) = delete;
   host_kv& operator=(host_kv const&) = delete;
 
@@ -101,8 +101,9 @@ public:
 private:
   using layout = pool_layout::rows_type<std::uint8_t const*>;
 
-  static kvmeld::cache_options limits_of(pool_layout const& pool) {
+  static kvmeld::cache_options limits_of(pool_layout const& pool, std::int32_t const* table) {
     kvmeld::cache_options l{pool.extent()};
+    l.ledger_pages = pool.ledger(table);
     l.first_kv_head = pool.sizes().first_head;  // so that random draws are those of one rank with all heads
     return l;
   }

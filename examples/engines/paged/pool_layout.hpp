@@ -32,6 +32,11 @@ public:
   }
 
   kv_sizes const& sizes() const { return sizes_; }
+  /// Where the ledger's numbers lie: in pages, as the rows do.
+  kvmeld::ledger_pages ledger(std::int32_t const* table) const {
+    return {sizes_.pages,
+            kvmeld::dense_places(kvmeld::table_rows(table, max_pages()), sizes_.page_size, extent_)};
+  }
   kvmeld::shape const& extent() const { return extent_; }
   /// Entries of a slot's row in the table.
   std::uint32_t max_pages() const { return pages_of(sizes_.capacity); }
