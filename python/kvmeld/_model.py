@@ -18,6 +18,9 @@ from kvmeld.learned import PROBE, Learned, load, shipped
 __all__ = ["Facts", "are_same", "facts_of", "fingerprint", "frequencies_of", "keys_of", "rotates_as", "shipped_weights",
            "turned"]
 
+_NO_SINK = -1e30  # a logit of which nothing is left in a softmax
+
+
 class Facts(NamedTuple):
     """What one token tells of a model.
 
@@ -29,6 +32,8 @@ class Facts(NamedTuple):
     rotation: how queries and keys are rotated: "none", or the pairing, and radians a position of each pair of the
         channels that rotate; or None.
     unknown: why the rotation is not known; empty if it is.
+    softcap: of the logits, or None.
+    sinks: logits of sinks, [query_heads] for each layer, where the model has them; or None. A view of its weights.
     """
 
     layers: int
@@ -41,6 +46,14 @@ class Facts(NamedTuple):
     beside: tuple[tuple[int, int], ...]
     rotation: Optional[tuple[str, list[float]]]
     unknown: str
+    softcap: Optional[float]
+    sinks: Optional[list[torch.Tensor]]
+
+    @property
+    def attention(self) -> dict[str, Any]:
+        """What the model adds to plain attention, as kvmeld.Cache takes it."""
+        sinks = None if self.sinks is None else torch.stack([x.float().cpu() for x in self.sinks])
+        return {"softcap": self.softcap, "sinks": sinks}
 
     def share(self, tokens: int) -> float:
         """The share of a sequence's bytes that lies in the layers that keep all tokens."""
@@ -61,6 +74,8 @@ class _Listener(_layers.Growing):
         self.values = 0  # channels of a value
         self.queries = 0  # query heads
         self.windows: list[int] = []
+        self.caps: list[Optional[float]] = []  # of logits, in each layer that keeps all tokens
+        self.sinks: list[Optional[torch.Tensor]] = []
         self.wanted: Optional[str] = None  # an attribute that caches of tokens do not have
 
     def __getattr__(self, name: str) -> Any:  # of names that are not there
@@ -87,6 +102,10 @@ class _Listener(_layers.Growing):
         self.queries = query.shape[1]
         if kwargs.get("sliding_window") is not None:
             self.windows.append(kwargs["sliding_window"])
+        if len(self.caps) < len(self.keys):  # else another layer reads these entries
+            # transformers' "sdpa" is told of caps and sinks, and computes without them.
+            self.caps.append(None if causal else kwargs.get("softcap"))
+            self.sinks.append(None if causal else kwargs.get("s_aux"))
         return inner(module, query, *rows, mask, **kwargs)
 
 
@@ -133,9 +152,14 @@ def facts_of(model: Any, refusal: Any) -> Facts:
         if rotation is None:
             unknown = "its layers rotate keys in different ways, or by none of its buffers of inverse frequencies"
     (kv_heads, key_dim), = shapes
+    if len(set(first.caps)) > 1:
+        raise refusal("softcap", " and ".join(map(str, first.caps)), "the same in all layers that keep all tokens")
+    none = torch.full((first.queries,), _NO_SINK)
+    sinks = [none if x is None else x.detach().flatten() for x in first.sinks] if any(
+        x is not None for x in first.sinks) else None
     row = (key_dim + first.values) * first.keys[0].element_size()
     facts = Facts(len(full), kv_heads, first.queries, key_dim, first.values, full, len(full) * kv_heads * row,
-                  _layers.beside(first.layers), rotation, unknown)
+                  _layers.beside(first.layers), rotation, unknown, first.caps[0] if first.caps else None, sinks)
     _known[model] = (state, facts)
     return facts
 

@@ -142,8 +142,9 @@ class KVMeldCache(_layers.Growing):
 
     On a CUDA device the cache enqueues its work to the stream that was current at the first pass.
 
-    The model's own attention computes with its sinks and its caps of logits. So do the scores of policies, with "eager"
-    attention; those that need queries (kvmeld.Cache.needs) rank by attention without sinks and caps.
+    Scores of policies are of the attention that the model computes: with its sinks and its caps of logits, where it is
+    "eager". With "sdpa" transformers computes without them, and policies do so, too. Policies that keep queries
+    (kvmeld.Cache.needs().queries: DropKV, R-KV, Attention Matching, Expected Attention) always rank without them.
 
     All that can be known is checked when the cache is made. Refused with ValueError: numbers that the library refuses;
     models in which no layer keeps all tokens, and those with kinds of layers for which the installed transformers has no
@@ -683,7 +684,8 @@ class KVMeldCache(_layers.Growing):
             keys = torch.zeros(*sizes, like.shape[-1], dtype=like.dtype, device=like.device)
             values = torch.zeros(*sizes, value_dim, dtype=like.dtype, device=like.device)
         group = self._query_heads // kv_heads
-        cache = kvmeld.Cache(keys, values, queries_per_kv_head=group, learned=self._learned, **self._options)
+        cache = kvmeld.Cache(keys, values, queries_per_kv_head=group, learned=self._learned, **self._facts.attention,
+                             **self._options)
         self.keys, self.values, self.cache, self._needs = keys, values, cache, cache.needs()
 
     def _select(self, chosen: Sequence[int], capacity: Optional[int] = None) -> None:
@@ -811,18 +813,14 @@ class KVMeldCache(_layers.Growing):
             self._biases[layer] = rows.clamp_(min=torch.finfo(dtype).min).to(dtype)
         return self._biases[layer]
 
-    def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float], seen: Optional[torch.Tensor]) -> None:
-        """seen: the attention that the model itself has computed, if it is another one than of the logits alone."""
+    def _observe(self, layer: int, query: torch.Tensor, scale: Optional[float]) -> None:
         if self._needs.when == "nothing" or (self._needs.when == "replay" and not self._again):
             return
         last = self._needs.rows if self._needs.when == "last_queries" and self._needs.rows else query.shape[2]
         for sequence in range(query.shape[0]):
-            by_rows = seen is not None and not self._needs.queries
-            of = (seen if by_rows else query)[sequence]
+            of = query[sequence]
             rows = (of if self._valid is None else of[:, self._valid[sequence]])[:, -last:]
-            if rows.shape[1] and by_rows:
-                self.cache.observe_rows(layer, sequence, rows.float().contiguous())
-            elif rows.shape[1]:
+            if rows.shape[1]:
                 self.cache.observe(layer, sequence, rows if rows.stride(-1) == 1 else rows.contiguous(), scale=scale)
 
     def _attend(
@@ -850,8 +848,7 @@ class KVMeldCache(_layers.Growing):
             self._checked = mask
         self._append_rows(layer, key, value)
         out = self._read_entries(layer, module, query, inner, causal, **kwargs)
-        is_plain = kwargs.get("softcap") is None and kwargs.get("s_aux") is None
-        self._observe(layer, query, kwargs.get("scaling"), None if is_plain else out[1])
+        self._observe(layer, query, kwargs.get("scaling"))
         self._given = None
         self._step()
         return out

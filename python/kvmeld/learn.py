@@ -85,10 +85,12 @@ def _passages(tokens: Callable[[str], list[int]], text: str, count: int, length:
             yield body[:length]
 
 
-def _scores(keys: Any, passes: Sequence[tuple[Any, Any]], scale: float) -> Any:
+def _scores(keys: Any, passes: Sequence[tuple[Any, Any]], scale: float, softcap: Optional[float] = None, sinks: Any = None
+            ) -> Any:
     """KVzip's scores of one layer: [kv_heads, n], the largest probability that a query of the second reading pays.
 
-    keys: [kv_heads, n, d]. passes: (keys [kv_heads, m, d], queries [query_heads, m, d]) of each of its passes."""
+    keys: [kv_heads, n, d]. passes: (keys [kv_heads, m, d], queries [query_heads, m, d]) of each of its passes. softcap, and
+    sinks [query_heads] of this layer: as in kvmeld.Cache."""
     import torch
 
     kv_heads, n = keys.shape[:2]
@@ -98,9 +100,14 @@ def _scores(keys: Any, passes: Sequence[tuple[Any, Any]], scale: float) -> Any:
         later = torch.ones(m, n + m, dtype=torch.bool, device=keys.device).triu(n + 1)
         for head in range(kv_heads):
             seen = torch.cat([keys[head], own[head]]).float()
-            for q in queries[head * group : (head + 1) * group]:
-                p = (scale * (q.float() @ seen.T)).masked_fill_(later, float("-inf")).softmax(dim=-1)
-                out[head] = torch.maximum(out[head], p[:, :n].amax(dim=0))
+            for number in range(head * group, (head + 1) * group):
+                logits = scale * (queries[number].float() @ seen.T)
+                if softcap is not None:
+                    logits = softcap * torch.tanh(logits / softcap)
+                logits = logits.masked_fill_(later, float("-inf"))
+                if sinks is not None:
+                    logits = torch.cat([logits, sinks[number].to(logits).expand(m, 1)], dim=1)
+                out[head] = torch.maximum(out[head], logits.softmax(dim=-1)[:, :n].amax(dim=0))
     return out
 
 
@@ -217,6 +224,7 @@ def learn(
         raise ValueError(f"learn: tokens is {tokens}; it must be at most {most}: the model has {positions} positions, and reads a"
                          " passage twice")
     tokens = min(most, 1024) if tokens is None else tokens
+    attention = facts.attention
     read = list(_passages(judge.dialogue.tokens, wanted, passages, tokens, seed))
     if len(read) < HELD_OUT:
         raise ValueError(f"learn: the text holds {len(read)} passages; it must hold at least {HELD_OUT}")
@@ -226,7 +234,8 @@ def learn(
         for layer in range(judge.layers):
             keys = reading.first.keys[layer]
             passes = [(p.keys[layer], p.queries[layer]) for p in reading.second()]
-            scores = _scores(keys, passes, reading.scale or 1 / math.sqrt(keys.shape[-1]))
+            scores = _scores(keys, passes, reading.scale or 1 / math.sqrt(keys.shape[-1]), attention["softcap"],
+                             None if attention["sinks"] is None else attention["sinks"][layer])
             features.append(_features(keys, facts.rotation)[:, FIRST:])
             logs.append((scores.double() + LEAST).log()[:, FIRST:])
         x, y = torch.cat(features), torch.cat(logs)  # [layers * kv_heads, n, ...]

@@ -61,8 +61,8 @@ pytestmark = pytest.mark.skipif(
     not hasattr(cache_utils, "DynamicSlidingWindowLayer"), reason=f"transformers {transformers.__version__} has no caches of layers")
 
 
-def made(family, attention="eager"):
-    return any_model(family, attention=attention, **FAMILIES[family])
+def made(family, attention="eager", **more):
+    return any_model(family, attention=attention, **{**FAMILIES[family], **more})
 
 
 def full_layers(family):
@@ -91,10 +91,10 @@ def are_same(some, others):
     return len(some) == len(others) and all(torch.equal(a, b) for a, b in zip(some, others))
 
 
-def attending(family, attention):
+def attending(family, attention, **more):
     """The model of a family, or None where transformers has no such attention for it."""
     try:
-        return made(family, attention)
+        return made(family, attention, **more)
     except ValueError as problem:
         assert attention == "sdpa" and "does not support an attention implementation" in str(problem)
         return None
@@ -395,24 +395,81 @@ def test_kvzip_keeps_what_a_second_reading_looks_at_in_full_layers(family):
     assert kept.flatten()[scores > border * 1.001].all() and not kept.flatten()[scores < border * 0.999].any()
 
 
-@pytest.mark.parametrize("family", ["Gemma2", "GptOss"])
-def test_scores_are_of_attention_with_caps_and_sinks(family, monkeypatch):
-    model, ids, rows, queries = made(family), tokens_of(2, PROMPT), [], []
-    expected = model(ids, output_attentions=True).attentions
-    shown = kvmeld.Cache.observe_rows, kvmeld.Cache.observe
-    monkeypatch.setattr(kvmeld.Cache, "observe_rows", lambda c, *a: (rows.append(a), shown[0](c, *a)))
-    monkeypatch.setattr(kvmeld.Cache, "observe", lambda c, *a, **k: (queries.append(a), shown[1](c, *a, **k)))
-    cache = hf.KVMeldCache(model, "snapkv window=8")
+def attention_paid(queries, keys, scale, softcap=None, sinks=None):
+    """What the queries of a prompt pay to its entries, in sum and by the formula, in double: [kv_heads, entries]."""
+    (heads, n, _), kv_heads = queries.shape, len(keys)
+    out, group = torch.zeros(kv_heads, n, dtype=torch.float64), heads // kv_heads
+    for h in range(heads):
+        logits = scale * queries[h].double() @ keys[h // group].double().T
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        weights = logits.exp().tril()
+        sink = 0 if sinks is None else sinks[h].double().exp()
+        out[h // group] += (weights / (weights.sum(dim=1, keepdim=True) + sink)).sum(dim=0)
+    return out
+
+
+@pytest.mark.parametrize("family, attention", [("Gemma2", "eager"), ("Gemma2", "sdpa"), ("GptOss", "eager")])
+@pytest.mark.parametrize("how", ["as it was made", "deepcopy", "pickle", "save"])
+def test_policies_rank_by_attention_with_caps_and_sinks(family, attention, how, monkeypatch, tmp_path):
+    more = {"attn_logit_softcapping": 0.5} if family == "Gemma2" else {}
+    model = attending(family, attention, **more)
+    if model is None:
+        return
+    ids, queries, left = tokens_of(1, PROMPT), {}, 8
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.copy_(torch.linspace(-2, 6, parameter.numel()))
+            elif "q_proj" in name:
+                parameter.mul_(2000 if family == "Gemma2" else 100)  # logits that caps and sinks change
+    shown = kvmeld.Cache.observe
+    monkeypatch.setattr(kvmeld.Cache, "observe", lambda c, layer, s, q, **k: (
+        queries.update({layer: (q.clone(), k["scale"])}), shown(c, layer, s, q, **k)))
+    cache = hf.KVMeldCache(model, "h2o sinks=0 recents=0", budget=left)
     read(model, ids, cache)
-    assert not queries and len(rows) == 4
-    for layer, sequence, seen in rows:
-        wanted = expected[cache.full_layers[layer]][sequence, :, -8:]
-        assert near(seen, wanted.double(), 1e-6) and seen.shape == wanted.shape
-    cache.compress(32)
-    other = hf.KVMeldCache(model, "dropkv", budget=32)  # which needs queries
-    read(model, ids, other)
-    assert queries
-    other.compress()
+    if how == "save":
+        cache.save(tmp_path / "cache")
+        cache = hf.KVMeldCache.load(model, tmp_path / "cache")
+    elif how != "as it was made":
+        cache = copy.deepcopy(cache) if how == "deepcopy" else pickle.loads(pickle.dumps(cache))
+    cap = 0.5 if family == "Gemma2" and attention == "eager" else None
+    differs = False
+    rows = cache.keys[:, 0, :, :PROMPT].clone()
+    cache.compress()
+    for layer, keys in enumerate(rows):
+        own = model.get_decoder().layers[cache.full_layers[layer]].self_attn
+        sinks = own.sinks.detach() if family == "GptOss" else None
+        wanted = attention_paid(queries[layer][0], keys, queries[layer][1], cap, sinks)
+        plain = attention_paid(queries[layer][0], keys, queries[layer][1])
+        for head in range(2):
+            kept = set(cache.cache.positions(layer, 0, head).tolist())
+            assert kept == set(wanted[head].topk(left).indices.tolist())
+            differs |= kept != set(plain[head].topk(left).indices.tolist())
+    assert differs == (attention == "eager")
+
+
+@pytest.mark.parametrize("family", ["Gemma2", "GptOss"])
+def test_entries_are_read_by_the_cache_as_by_the_model(family):
+    """KVMeldCache.cache.attend computes what the model's attention does, caps and sinks included."""
+    model, ids, found = made(family), tokens_of(1, PROMPT), {}
+    layers = model.get_decoder().layers
+    for number in full_layers(family):
+        layers[number].self_attn.o_proj.register_forward_pre_hook(lambda _, x, number=number: found.update({number: x[0]}))
+    shown = {}
+    attend = hf.KVMeldCache._observe
+
+    def observe(cache, layer, query, scale):
+        shown[layer] = query[0].contiguous(), scale
+        attend(cache, layer, query, scale)
+
+    cache = hf.KVMeldCache(model, "dropkv")
+    cache._observe = observe.__get__(cache)
+    read(model, ids, cache)
+    for layer, number in enumerate(full_layers(family)):
+        query, scale = shown[layer]
+        out = torch.from_numpy(cache.cache.attend(layer, 0, query, scale=scale))
+        assert near(out.transpose(0, 1).reshape(PROMPT, -1), found[number][0].double(), 1e-5)
 
 
 def test_keys_of_full_layers_are_turned_by_their_own_base():

@@ -14,7 +14,7 @@ pytest.importorskip("tqdm")
 import kvmeld  # noqa: E402
 from kvmeld import _model, hf, learn, learned  # noqa: E402
 from kvmeld.evaluate import __main__ as program, judge as judging, tasks  # noqa: E402
-from models import model_of, tokens_of  # noqa: E402
+from models import any_model, model_of, tokens_of  # noqa: E402
 from test_evaluate import VOCABULARY, tokenizer_of  # noqa: E402
 
 
@@ -28,16 +28,23 @@ def found(model):
     return learn.learn(model, tokenizer_of(), passages=6, tokens=200, seed=3)
 
 
-def test_scores_are_those_of_the_second_reading(model):
-    """kvmeld's own KVzip keeps the entries that these scores rank first."""
+@pytest.mark.parametrize("family", ["llama", "Gemma2", "GptOss"])
+def test_scores_are_those_of_the_second_reading(model, family):
+    """kvmeld's own KVzip keeps the entries that these scores rank first, by attention with caps and sinks, too."""
+    if family != "llama":
+        model = any_model(family, vocab_size=VOCABULARY, num_hidden_layers=2, head_dim=8, layer_types=["full_attention"] * 2,
+                          **({"attn_logit_softcapping": 2.0} if family == "Gemma2" else {"num_local_experts": 4, "num_experts_per_tok": 2}))
     judge = judging.Judge(model, tokenizer_of())
+    told = judge.cache("kvzip")._facts.attention
+    assert (told["softcap"], told["sinks"] is None) == {"llama": (None, True), "Gemma2": (2.0, True), "GptOss": (None, False)}[family]
     (context,) = tasks.contexts(judge.dialogue, tasks.shipped_text(), 1, 520, 3)
     reading, n = judging.Reading(judge, context), len(context.tokens)
     cache, _ = reading.cache("kvzip sinks=0", "head")
     cache.compress(0.3)
     for layer in range(judge.layers):
         passes = [(p.keys[layer], p.queries[layer]) for p in reading.second()]
-        scores = learn._scores(reading.first.keys[layer], passes, reading.scale)
+        sinks = None if told["sinks"] is None else told["sinks"][layer]
+        scores = learn._scores(reading.first.keys[layer], passes, reading.scale, told["softcap"], sinks)
         for head in range(cache.cache.kv_heads):
             kept = cache.cache.positions(layer, 0, head)
             best = scores[head].argsort(descending=True)[: len(kept)].numpy()
