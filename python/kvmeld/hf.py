@@ -21,12 +21,13 @@ import torch
 import kvmeld
 from kvmeld import _attention, _core, _layers, _masks, _model
 from kvmeld._program import write_file
+from kvmeld.fixed import FixedCache
 from kvmeld.learned import Learned, read as read_learned
 from kvmeld.cache import (
     _ELEMENTS, _PLACES, _PLACES_TEXT, _SCOPES, _index, _is_share, _number_of, _real, _rotation, _text,
 )
 
-__all__ = ["KVMeldCache", "attach", "detach"]
+__all__ = ["FixedCache", "KVMeldCache", "attach", "detach"]
 
 _READ_TWICE, _READ_ONCE = "kvzip_centroids", "dropkv"  # where no policy is named
 _LEARNED = "learned_centroids"  # the same, for models of which scores were learned
@@ -572,6 +573,15 @@ class KVMeldCache(_layers.Growing):
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except safetensors.SafetensorError as e:
             raise _refusal(str(path), f"damaged ({e})", "a file that save() wrote", "load") from None
+    # --- constant shapes
+
+    def fixed(self, tokens: int) -> FixedCache:
+        """The entries of this cache, with room for so many tokens more, in tensors of constant shapes: for torch.compile. It
+        holds copies: this cache stays as it is until FixedCache.renew(). Refused before a first pass, and
+        for models that keep other things than attention over all tokens, or over a window."""
+        self._between_passes()
+        return FixedCache(self, _whole(tokens, "tokens", 1))
+
         if texts.get("kvmeld.hf") != _FILE:
             raise _refusal(str(path), f"of format {texts.get('kvmeld.hf')!r}", f"of format {_FILE!r}: what save() wrote",
                            "load")
@@ -766,6 +776,11 @@ class KVMeldCache(_layers.Growing):
                 continue
             heads = torch.arange(new.shape[1])[:, None]
             for sequence in range(new.shape[0]):
+        self._append(counts, valid)
+
+    def _append(self, counts: torch.Tensor, valid: torch.Tensor) -> None:
+        """Appends tokens whose rows are to come. valid: [batch, n], which of them are no padding, and counts, how many."""
+        batch, n = valid.shape
                 rows = new[sequence] if self._valid is None else new[sequence][:, self._valid[sequence]]
                 tensor[sequence, heads, first[sequence][:, None] + torch.arange(rows.shape[1])] = rows
 
@@ -779,6 +794,19 @@ class KVMeldCache(_layers.Growing):
         if self._even and not self._merged:
             bias, first = torch.zeros(1, 1, held, dtype=dtype, device=where), first[:1, :1]
         else:
+    def _append_read(self, n: int, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Appends n tokens of each sequence that a FixedCache has read. rows: keys and values of each layer of the model; of one
+        with a window all that it is to keep."""
+        self._between_passes()
+        self._resize(max(self.cache.capacity, self._longest() + n))
+        valid = torch.ones(self.batch_size, n, dtype=torch.bool)
+        self._append(valid.sum(dim=1), valid)
+        for number, (layer, (keys, values)) in enumerate(zip(self.layers, rows)):
+            if number in self._full:
+                self._append_rows(self._full.index(number), keys, values)
+            elif self.is_sliding[number]:
+                layer.keys, layer.values, layer.cumulative_length = keys, values, layer.cumulative_length + n
+
             if self.compressions == 0:  # the heads of a sequence are equally long
                 first = first[:, :1]
                 bias = torch.zeros(self.batch_size, 1, held, dtype=dtype, device=where)
