@@ -31,6 +31,11 @@ __all__ = ["FixedCache", "KVMeldCache", "attach", "detach"]
 
 _READ_TWICE, _READ_ONCE = "kvzip_centroids", "dropkv"  # where no policy is named
 _LEARNED = "learned_centroids"  # the same, for models of which scores were learned
+# A few tracks of a model copy its text, and need all entries: 2 of 90 in SmolLM2, which get them from a budget that all share, and 2 of
+# 3 in Gemma 3 270M, where no share is enough. There all tracks keep the same tokens, by leverage, which finds those that differ from
+# all others (docs/real_models.md). Between 3 and 90 tracks nothing was measured.
+_FEW = 4
+_SAME, _SAME_LEARNED = "leverage", "learned_leverage"
 _FILE = "1"  # the format of the files of KVMeldCache.save
 
 
@@ -114,15 +119,16 @@ class KVMeldCache(_layers.Growing):
         both with one budget over all layers (over "all_layers", floor 0). Heads then have unlike lengths, and the
         tensors are as long as the longest. Where nothing was learned of the model, a prompt that is read once is
         compressed by "dropkv", with a warning: this policy keeps what the end of the prompt asks for, and far less of
-        the rest.
+        the rest. In models in which at most four KV heads, of all layers together, keep all tokens, None is "leverage",
+        or "learned_leverage" where scores were learned, and all these heads keep the same tokens (scope "all_layers").
     budget: what a compression leaves. An int: entries of each track (one KV head of one layer of one sequence); a
         float: a share of the tokens seen, above 0 to 1. None: only compress() compresses.
     interval: a compression comes before a forward pass that would leave a track with more than budget + interval
         entries (with `over`, the tracks of a sequence on average). So a prompt's logits come from the full cache, and
         the tokens of an answer come from a cache of bounded length. Each sequence of a batch is compressed when its own
         length asks for it, as if it were alone. A share that leaves less than the policy pins waits for more tokens.
-    over, floor, scope, threads: see kvmeld.Cache and its compress(). over is "head", and floor 0.2, where a policy is
-        named.
+    over, floor, scope, threads: see kvmeld.Cache and its compress(). over and scope are "head", and floor 0.2, where a policy
+        is named.
     learned: what python -m kvmeld.learn has learned of this model, as a file or as kvmeld.learned.load returns it, or the
         name of a model whose weights come with kvmeld (kvmeld.learned.shipped()). For policies with the score "learned".
         None: the weights that come with kvmeld, if they are of this model. The model is recognised by the keys that it makes
@@ -163,19 +169,19 @@ class KVMeldCache(_layers.Growing):
         interval: int = 64,
         over: Optional[str] = None,
         floor: Optional[float] = None,
-        scope: str = "head",
+        scope: Optional[str] = None,
         threads: int = 0,
         learned: Any = None,
     ) -> None:
         self._learned = None if learned is None else read_learned(learned)
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
-        self._by_default: Optional[tuple[Optional[str], Optional[float], str]] = None
-        if policy is None:  # what a caller says beside no policy, and the policy for read()
-            self._by_default = over, floor, _READ_TWICE if learned is None else _LEARNED
-            policy = self._by_default[2]
-        policy = _text(policy, "policy")
-        self.over, self.floor = self._sharing(policy, over, floor)
-        self._options = {"policy": policy, "scope": scope, "over": self.over, "threads": _whole(threads, "threads", 0)}
+        self._options: dict[str, Any] = {"threads": _whole(threads, "threads", 0)}
+        #: What a caller says beside no policy: over, floor, scope, whether what was learned.
+        self._by_default: Optional[tuple[Optional[str], Optional[float], Optional[str], bool]] = None
+        if policy is None:
+            self._by_default = over, floor, scope, learned is not None
+        else:
+            self._take_policy(_text(policy, "policy"), over, floor, scope)
         self._empty, full = _layers.layers_of(model, _refusal)
         super().__init__(self._empty, full)
         #: The kvmeld.Cache over `keys` and `values`, with lengths, degrees and positions; None before the first pass.
@@ -201,6 +207,8 @@ class KVMeldCache(_layers.Growing):
         self._digest: Optional[str] = None  # of the model, where a copy has no other way to know it
         if self._learned is None and (self._by_default is not None or _core.asks(self._options["policy"])[1]):
             self._learned = _model.shipped_weights(model, facts)
+        if self._by_default is not None:
+            self._take_policy(self._default_of(True), *self._by_default[:3])
         self._tell_rotation()
         self._element, self._longest_text = str(model.dtype).removeprefix("torch."), tokens
         if self._element not in _ELEMENTS:
@@ -227,22 +235,28 @@ class KVMeldCache(_layers.Growing):
         elif not _model.rotates_as(self._learned, facts.rotation):
             raise _refusal("learned", "of a model that rotates keys in another way", f"learned of this one, {pairing}")
 
-    def _sharing(self, policy: str, over: Optional[str], floor: Optional[float]) -> tuple[str, float]:
-        """Which tracks share a budget, and what each of them keeps, unless the caller says so."""
+    def _default_of(self, is_read: bool) -> str:
+        """The policy where none was named, for a prompt that read() reads, or one that a plain pass reads."""
+        if self._facts.layers * self._facts.kv_heads <= _FEW:
+            return _SAME if self._learned is None else _SAME_LEARNED
+        if is_read and not self._by_default[3]:
+            return _READ_TWICE
+        return _READ_ONCE if self._learned is None else _LEARNED
+
+    def _take_policy(self, policy: str, over: Optional[str], floor: Optional[float], scope: Optional[str]) -> None:
+        """Sets the policy, which tracks share a plan or a budget, and what each of them keeps, unless the caller says so."""
         shares = self._by_default is not None and policy in (_READ_TWICE, _LEARNED)
-        return (("all_layers" if shares else "head") if over is None else over,
-                (0.0 if shares else 0.2) if floor is None else _real(floor, "floor"))
+        is_same = self._by_default is not None and policy in (_SAME, _SAME_LEARNED) and over in (None, "head")
+        self.over = ("all_layers" if shares else "head") if over is None else over
+        self.floor = (0.0 if shares else 0.2) if floor is None else _real(floor, "floor")
+        self._options.update(policy=policy, over=self.over, scope=("all_layers" if is_same else "head") if scope is None else scope)
 
     def _suit(self) -> None:
         """Takes the policy for a prompt that is read once or twice, where none was named."""
-        if self._by_default is None:
-            return
-        over, floor, twice = self._by_default
-        policy = twice if self._reading else _READ_ONCE if self._learned is None else _LEARNED
+        policy = self._options["policy"] if self._by_default is None else self._default_of(self._reading)
         if policy == self._options["policy"]:
             return
-        self.over, self.floor = self._sharing(policy, over, floor)
-        self._options.update(policy=policy, over=self.over)
+        self._take_policy(policy, *self._by_default[:3])
         self.cache = self.keys = self.values = None
         self._tell_rotation()
         self._least = self._check()
@@ -337,7 +351,21 @@ class KVMeldCache(_layers.Growing):
         listed = ", ".join(map(str, self._full))
         which = "all layers" if len(self._full) == len(self.layers) else (
             f"layers {listed} of {len(self.layers)}, {self.full_share():.0%} of the bytes of {self._longest_text} tokens")
-        return f"KVMeldCache({self.cache!r}, {which}, {self._seen} tokens seen)"
+        what, options = self._said(), self._options
+        if self.budget is not None and self.cache is not None:
+            what += f", budget {self.budget}" + (f" over {self.over}" if self.over != "head" else "")
+        if options["scope"] != "head":
+            what += f", the same tokens in all heads of {'a layer' if options['scope'] == 'layer' else 'all layers'}"
+        return f"KVMeldCache({what}, {which}, {self._seen} tokens seen)"
+
+    def _said(self) -> str:
+        """What the cache is, or before the first pass which policy it will take."""
+        if self.cache is not None:
+            return repr(self.cache)
+        if self._by_default is None:
+            return repr(self._options["policy"])
+        twice, once = (self._default_of(is_read) for is_read in (True, False))
+        return repr(once) if twice == once else f"{twice!r} if read() reads the prompt, else {once!r}"
 
     def reset(self) -> None:
         """Forgets all sequences. The tensors stay. The next batch must have the same number of sequences."""
@@ -412,8 +440,8 @@ class KVMeldCache(_layers.Growing):
         prefix: Optional[torch.Tensor] = None,
         part: int = 2048,
     ) -> None:
-        """Reads a prompt into the empty cache. If the policy needs a second reading, reads the prompt once more, and
-        compresses it to the budget. Afterwards generate() goes on behind the prompt. Its input_ids begin with the
+        """Reads a prompt into the empty cache, once more if the policy needs a second reading, and compresses it to the
+        budget, if there is one. Afterwards generate() goes on behind the prompt. Its input_ids begin with the
         prompt, and have at least one token more.
 
         In the second reading the tokens lie behind the prompt, part by part, and leave the cache again. The second
@@ -450,11 +478,9 @@ class KVMeldCache(_layers.Growing):
             with torch.inference_mode():
                 for at in parts:
                     run(input_ids[:, at], mask[:, : at.start], mask[:, at])
-                if self.cache is None or self._needs.when != "replay":
-                    return
-                self._again = True
+                self._again = self.cache is not None and self._needs.when == "replay"
                 read = self.layers  # windows and states cannot take back the second reading
-                for at in parts:
+                for at in parts if self._again else ():
                     self.layers = copy.deepcopy(read)
                     run(torch.cat([before, input_ids[:, at]], dim=1), mask,
                         torch.cat([torch.ones_like(before), mask[:, at]], dim=1))
@@ -465,7 +491,7 @@ class KVMeldCache(_layers.Growing):
             raise
         finally:
             self._reading = self._again = False
-        if self.budget is not None:
+        if self.budget is not None and self.cache is not None:
             self.compress()
 
     # --- compression
@@ -547,6 +573,15 @@ class KVMeldCache(_layers.Growing):
         if not shrink or capacity < self.cache.capacity:
             self._select(range(self.batch_size), capacity)
 
+    # --- constant shapes
+
+    def fixed(self, tokens: int) -> FixedCache:
+        """The entries of this cache, with room for so many tokens more, in tensors of constant shapes: for torch.compile. It
+        holds copies: this cache stays as it is until FixedCache.renew(). Refused before a first pass, and
+        for models that keep other things than attention over all tokens, or over a window."""
+        self._between_passes()
+        return FixedCache(self, _whole(tokens, "tokens", 1))
+
     # --- copies
 
     def save(self, path: Any) -> None:
@@ -573,15 +608,6 @@ class KVMeldCache(_layers.Growing):
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except safetensors.SafetensorError as e:
             raise _refusal(str(path), f"damaged ({e})", "a file that save() wrote", "load") from None
-    # --- constant shapes
-
-    def fixed(self, tokens: int) -> FixedCache:
-        """The entries of this cache, with room for so many tokens more, in tensors of constant shapes: for torch.compile. It
-        holds copies: this cache stays as it is until FixedCache.renew(). Refused before a first pass, and
-        for models that keep other things than attention over all tokens, or over a window."""
-        self._between_passes()
-        return FixedCache(self, _whole(tokens, "tokens", 1))
-
         if texts.get("kvmeld.hf") != _FILE:
             raise _refusal(str(path), f"of format {texts.get('kvmeld.hf')!r}", f"of format {_FILE!r}: what save() wrote",
                            "load")
@@ -750,6 +776,11 @@ class KVMeldCache(_layers.Growing):
         counts = valid.sum(dim=1)
         self._make_room(counts.tolist(), n)
         self._in_pass = True
+        self._append(counts, valid)
+
+    def _append(self, counts: torch.Tensor, valid: torch.Tensor) -> None:
+        """Appends tokens whose rows are to come. valid: [batch, n], which of them are no padding, and counts, how many."""
+        batch, n = valid.shape
         first = torch.tensor([self.cache.lengths(sequence).tolist() for sequence in range(batch)])
         read = [sequence for sequence in range(batch) if counts[sequence]]
         appended = [int(counts[sequence]) for sequence in read]
@@ -762,6 +793,19 @@ class KVMeldCache(_layers.Growing):
         self._counts = counts
         self._first = first.transpose(0, 1)  # [layers, batch, kv_heads]: where the new rows lie
         self._even = self._valid is None and bool((first == first.flatten()[0]).all())
+
+    def _append_read(self, n: int, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Appends n tokens of each sequence that a FixedCache has read. rows: keys and values of each layer of the model; of one
+        with a window all that it is to keep."""
+        self._between_passes()
+        self._resize(max(self.cache.capacity, self._longest() + n))
+        valid = torch.ones(self.batch_size, n, dtype=torch.bool)
+        self._append(valid.sum(dim=1), valid)
+        for number, (layer, (keys, values)) in enumerate(zip(self.layers, rows)):
+            if number in self._full:
+                self._append_rows(self._full.index(number), keys, values)
+            elif self.is_sliding[number]:
+                layer.keys, layer.values, layer.cumulative_length = keys, values, layer.cumulative_length + n
 
     def _is_turning_as_before(self) -> bool:
         model = self._model()
@@ -776,11 +820,6 @@ class KVMeldCache(_layers.Growing):
                 continue
             heads = torch.arange(new.shape[1])[:, None]
             for sequence in range(new.shape[0]):
-        self._append(counts, valid)
-
-    def _append(self, counts: torch.Tensor, valid: torch.Tensor) -> None:
-        """Appends tokens whose rows are to come. valid: [batch, n], which of them are no padding, and counts, how many."""
-        batch, n = valid.shape
                 rows = new[sequence] if self._valid is None else new[sequence][:, self._valid[sequence]]
                 tensor[sequence, heads, first[sequence][:, None] + torch.arange(rows.shape[1])] = rows
 
@@ -794,19 +833,6 @@ class KVMeldCache(_layers.Growing):
         if self._even and not self._merged:
             bias, first = torch.zeros(1, 1, held, dtype=dtype, device=where), first[:1, :1]
         else:
-    def _append_read(self, n: int, rows: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Appends n tokens of each sequence that a FixedCache has read. rows: keys and values of each layer of the model; of one
-        with a window all that it is to keep."""
-        self._between_passes()
-        self._resize(max(self.cache.capacity, self._longest() + n))
-        valid = torch.ones(self.batch_size, n, dtype=torch.bool)
-        self._append(valid.sum(dim=1), valid)
-        for number, (layer, (keys, values)) in enumerate(zip(self.layers, rows)):
-            if number in self._full:
-                self._append_rows(self._full.index(number), keys, values)
-            elif self.is_sliding[number]:
-                layer.keys, layer.values, layer.cumulative_length = keys, values, layer.cumulative_length + n
-
             if self.compressions == 0:  # the heads of a sequence are equally long
                 first = first[:, :1]
                 bias = torch.zeros(self.batch_size, 1, held, dtype=dtype, device=where)

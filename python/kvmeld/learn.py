@@ -321,7 +321,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> Report:
     if o.chart:
         _program.write_file(o.chart, chart(report))
     print(f"{called}: {report}")
-    print(f"written to {o.out}: KVMeldCache(model, 'learned_centroids', learned={o.out!r}, over='all_layers', floor=0)")
+    print(f"written to {o.out}: KVMeldCache(model, budget=0.25, learned={o.out!r})")
     return report
 
 

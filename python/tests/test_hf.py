@@ -78,6 +78,31 @@ def test_without_a_policy_a_prompt_that_is_read_once_is_compressed_with_a_warnin
     assert layers.over == "layer" and (layers.cache.lengths(0).sum(axis=1) == 2 * 64).all()
 
 
+@pytest.mark.parametrize("by_read", [False, True])
+def test_without_a_policy_the_heads_of_a_model_of_few_keep_the_same_tokens(by_read):
+    model, ids = model_of(num_hidden_layers=2), tokens_of(2, 120)  # 4 heads that keep all tokens
+    cache, named = (hf.KVMeldCache(model, *more, budget=0.4, **options) for more, options in (
+        ((), {}), (("leverage",), {"scope": "all_layers"})))
+    assert "KVMeldCache('leverage', the same tokens in all heads of all layers, all layers, 0 tokens seen)" == repr(cache)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for of in (cache, named):
+            if by_read:
+                of.read(model, ids)
+            else:
+                read(model, ids, of)
+                of.compress()
+            assert of.compressions == 1
+    for sequence in range(2):
+        kept = {tuple(cache.cache.positions(layer, sequence, head)) for layer in range(2) for head in range(2)}
+        assert kept == {tuple(named.cache.positions(0, sequence, 0))} and len(kept.pop()) == 48
+    told = hf.KVMeldCache(model, budget=0.4, over="all_layers")  # what a caller says stays
+    assert (told.over, told._options["scope"]) == ("all_layers", "head")
+    assert hf.KVMeldCache(model, scope="head")._options["scope"] == hf.KVMeldCache(model, "leverage")._options["scope"] == "head"
+    many = hf.KVMeldCache(model_of())  # 6 heads
+    assert repr(many).startswith("KVMeldCache('kvzip_centroids' if read() reads the prompt, else 'dropkv', all layers")
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_the_last_query_decides_for_tova(attention):
     model, ids, seen = model_of(attention=attention), tokens_of(1, 60), []
@@ -359,9 +384,6 @@ def test_attention_matching_after_a_second_reading():
     for policy in ("attention_matching", "streaming_llm"):
         cache = hf.KVMeldCache(model, policy, budget=50)
         cache.read(model, ids)
-        if policy == "streaming_llm":  # which reads once, and compresses when it is time to
-            assert cache.compressions == 0
-            cache.compress()
         assert cache.compressions == 1 and cache.cache.longest(0) == 50
         errors[policy] = (read(model, more, cache)[0] - whole).abs().mean()
     assert errors["attention_matching"] < errors["streaming_llm"]

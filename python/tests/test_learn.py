@@ -20,7 +20,7 @@ from test_evaluate import VOCABULARY, tokenizer_of  # noqa: E402
 
 @pytest.fixture(scope="module")
 def model():
-    return model_of("llama", vocab_size=VOCABULARY, num_hidden_layers=2)
+    return model_of("llama", vocab_size=VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -74,8 +74,8 @@ def test_learning_is_the_same_twice_and_says_how_well_it_fits(model, found):
     scores, report = found
     again, _ = learn.learn(model, tokenizer_of(), passages=6, tokens=200, seed=3)
     assert (again.weights == scores.weights).all()
-    assert scores.weights.shape == (2, 2, 18) and scores.pairing == "half_split" and len(scores.frequencies) == 4
-    assert report.r2.shape == report.rank.shape == (2, 2) and 0.25 < report.overlap <= 1
+    assert scores.weights.shape == (3, 2, 18) and scores.pairing == "half_split" and len(scores.frequencies) == 4
+    assert report.r2.shape == report.rank.shape == (3, 2) and 0.25 < report.overlap <= 1
     assert "6" == scores.about["passages"] and "rank correlation" in str(report)
     assert learn.chart(report).startswith(b"<?xml")
 
@@ -130,7 +130,7 @@ def shipped(monkeypatch, found):
 
 @pytest.mark.filterwarnings("error:KVMeldCache")
 def test_a_model_whose_weights_ship_is_recognised(model, found, shipped):
-    assert found[0].keys.shape == (2, 2, 8)
+    assert found[0].keys.shape == (3, 2, 8)
     ids = tokens_of(1, 90) % VOCABULARY
     told = hf.KVMeldCache(model, budget=40, learned=found[0], interval=16)
     by_itself = hf.KVMeldCache(model, budget=40, interval=16)

@@ -13,7 +13,7 @@ from kvmeld.cache import _SCOPES
 from kvmeld.evaluate.models import add_options, opened
 
 POLICIES = [
-    "kvzip@all_layers", "kvzip", "attention_matching@all_layers", "keydiff@all_layers", "streaming_llm", "compactor", "snapkv",
+    "kvzip@all_layers", "kvzip", "attention_matching@all_layers", "keydiff@all_layers", "leverage@one_plan", "streaming_llm", "compactor", "snapkv",
     "expected_attention", "dropkv", "chelsea", "kvmerger", "random",
 ]
 LEARNED = "learned_centroids@all_layers"  # beside them, where weights were learned
