@@ -57,7 +57,11 @@ def _whole(value: Any, name: str, least: int) -> int:
 def _parts_of(budget: kvmeld.cache.Budget) -> tuple[int, float]:
     """A budget as a number of entries, or a share of the tokens; the other one is 0."""
     if not _is_share(budget):
-        return _whole(budget, "budget", 1), 0.0
+        try:
+            return _whole(budget, "budget", 1), 0.0
+        except TypeError:
+            raise TypeError(f"budget is {budget!r}; it must be a whole number of entries, or a share of the tokens, a float above 0 to"
+                            " 1") from None
     if not 0 < budget <= 1:
         raise _refusal("budget", budget, "at least one entry, or a share of the tokens above 0 to 1")
     return 0, float(budget)
@@ -173,6 +177,8 @@ class KVMeldCache(_layers.Growing):
         threads: int = 0,
         learned: Any = None,
     ) -> None:
+        if not hasattr(model, "config") or not hasattr(model, "modules"):
+            raise TypeError(f"model is of type {type(model).__name__}; it must be a model of transformers, as from_pretrained returns it")
         self._learned = None if learned is None else read_learned(learned)
         self.budget, self.interval = budget, _whole(interval, "interval", 1)
         self._options: dict[str, Any] = {"threads": _whole(threads, "threads", 0)}
@@ -491,7 +497,9 @@ class KVMeldCache(_layers.Growing):
             raise
         finally:
             self._reading = self._again = False
-        if self.budget is not None and self.cache is not None:
+        read = () if self.cache is None else [self.cache.tokens(s) for s in range(self.batch_size) if self.cache.tokens(s)]
+        too_short = _is_share(self.budget) and any(int(self.budget * tokens) < self._least for tokens in read)
+        if read and self.budget is not None and not too_short:  # a share that leaves less than the policy pins waits, as ever
             self.compress()
 
     # --- compression
@@ -764,7 +772,7 @@ class KVMeldCache(_layers.Growing):
                 self.cache.open(sequence)
         if self._needs.when == "replay" and not (self._reading or self._seen):
             raise _refusal("policy", repr(self._options["policy"]),
-                           "one that does not read the prompt a second time, unless read() reads the prompt")
+                           "one that reads a prompt once, unless the prompt is read by read(model, input_ids)")
         if self.cache.device >= 0 and torch.cuda.current_stream(key.device).cuda_stream != self.cache.stream:
             raise _refusal("the current stream", "another one", "that of the first pass, in which the cache works")
         if batch != self.batch_size:

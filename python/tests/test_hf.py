@@ -313,7 +313,7 @@ def test_refusals():
     model, ids = model_of(), tokens_of(1, 30)
     with pytest.raises(ValueError, match="gradients"):
         model(ids, past_key_values=hf.KVMeldCache(model))
-    with pytest.raises(ValueError, match="second time"):
+    with pytest.raises(ValueError, match="reads a prompt once, unless"):
         read(model, ids, hf.KVMeldCache(model, "kvzip"))
     with pytest.raises(ValueError, match="no such policy|policy"):
         read(model, ids, hf.KVMeldCache(model, "no such policy"))
@@ -377,6 +377,15 @@ def test_kvzip_keeps_what_a_second_reading_looks_at(part):
     assert near(read(model, more, cache)[0], reference(model, more[0], past, 60))
 
 
+def test_a_prompt_that_is_read_waits_if_a_share_leaves_less_than_is_pinned():
+    model = model_of()
+    cache = hf.KVMeldCache(model, "streaming_llm sinks=4 recents=10", budget=0.3)
+    cache.read(model, tokens_of(1, 10))
+    assert cache.compressions == 0 and cache.cache.longest(0) == 10
+    with pytest.raises(TypeError, match="^model is of type LlamaConfig; it must be a model of transformers"):
+        hf.KVMeldCache(model.config)
+
+
 def test_attention_matching_after_a_second_reading():
     model, ids, more = model_of(), tokens_of(1, 100), tokens_of(1, 20, seed=5)
     whole = reference(model, torch.cat([ids[0], more[0]]))[100:]
@@ -428,7 +437,7 @@ def test_generate_goes_on_from_turn_to_turn():
 def test_what_read_refuses():
     model, ids = model_of(), tokens_of(1, 30)
     cache = hf.KVMeldCache(model, "kvzip", budget=20)
-    with pytest.raises(ValueError, match="KVMeldCache: policy is 'kvzip'; .* unless read\\(\\) reads the prompt"):
+    with pytest.raises(ValueError, match="KVMeldCache: policy is 'kvzip'; .* unless the prompt is read by read\\(model, input_ids\\)"):
         read(model, ids, cache)
     cache.reset()
     with pytest.raises(ValueError, match="read: part is 0; it must be at least 1"):

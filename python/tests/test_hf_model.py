@@ -167,6 +167,7 @@ WRONG = [  # keyword arguments, the exception, a part of its text
     (dict(policy="nosuch"), ValueError, "policy: name is"),
     (dict(policy="snapkv window=0"), ValueError, "window is 0"),
     (dict(policy=7), TypeError, "policy is 7; it must be a str"),
+    (dict(budget="0.25"), TypeError, "budget is '0.25'; it must be a whole number of entries, or a share of the tokens"),
     (dict(policy=5), TypeError, "policy is 5; it must be a str"),
     (dict(policy="chelsea\0x"), ValueError, "it must be a text without NUL"),
     (dict(over="heads"), ValueError, "over is 'heads'"),
