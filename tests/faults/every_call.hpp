@@ -199,6 +199,11 @@ void every_call(outcome& sum, Executor const& executor, Policy const& policy,
   gapped.cache.drop_positions(0, 20, 40);
   each("truncate to before a gap", gapped, [](auto& c) { c.truncate(0, 30); });
   each("freeze", start, [](auto& c) { c.freeze(0, 1); });
+  std::vector<float> exchanged(extent.layers * extent.kv_heads * start.cache.ledger().channels.count *
+                               extent.capacity);
+  each("read_scores", start, [&](auto& c) { c.read_scores({0}, exchanged.data(), extent.capacity); });
+  each("write_scores", start, [&](auto& c) { c.write_scores({0}, exchanged.data(), extent.capacity); });
+  if (options.ledger_pages.count != 0) each("copy_page", start, [](auto& c) { c.copy_page(0, 15); });
   each("close", start, [](auto& c) { c.close(0); });
   each("set_rounds", start, [](auto& c) { c.set_rounds(0, 2); });
   each("sync_lengths", start, [](auto& c) { c.sync_lengths(0); });

@@ -6,9 +6,11 @@
 #include <kvmeld/kvmeld.hpp>
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -51,6 +53,12 @@ TEST_CASE("every allocation of every call fails once: the host") {
 TEST_CASE("every allocation of every call fails once: options of caches") {
   faults::outcome sum;
   auto options = usual_limits(false);
+  std::vector<std::int32_t> pages(5 * extent.sequences);  // of 16 tokens, and a page that nobody uses
+  std::iota(pages.begin(), pages.end(), 0);
+  options.ledger_pages = {16, kvmeld::dense_places(kvmeld::table_rows(pages.data(), 5), 16, extent)};
+  every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), options);
+  every_call(sum, support::fenced_executor(), kvmeld::preset::h2o::defaults(), options);
+  options = usual_limits(false);
   options.stats = true;
   options.wave_tracks = 1;
   every_call(sum, kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(), options);

@@ -29,10 +29,21 @@ template <class Cache, class Keys> void serving(Cache& cache, Keys const& keys, 
   cache.resume(other_slot, {ledger.data(), ledger.size()});
 }
 
-template <class Cache, class Reduce> void replicas(Cache const& cache, Reduce all_reduce_mean) {
-  auto const ledger = cache.ref().ledger;
-  for (std::uint32_t c = 0; c < ledger.channels.count; ++c)
-    all_reduce_mean(ledger.channel_data[c], ledger.extent.slots());
+auto paged_ledger(kvmeld::shape const& extent, std::int32_t const* block_table, page blocks_per_sequence,
+                  page number_of_blocks, page block_size) {
+  kvmeld::cache_options options{extent};
+  kvmeld::page_table<> const table = kvmeld::table_rows(block_table, blocks_per_sequence);
+  options.ledger_pages = {number_of_blocks, kvmeld::dense_places(table, block_size, extent)};
+  return options;
+}
+
+template <class Cache, class Reduce>
+void replicas(Cache& cache, page slot, float* scores, page layers, page heads, page channels,
+              Reduce all_reduce_mean) {
+  std::uint32_t const columns = cache.length_bound(slot);
+  cache.read_scores({slot}, scores, columns);
+  all_reduce_mean(scores, layers * heads * channels * columns);
+  cache.write_scores({slot}, scores, columns);
 }
 
 auto plain_c(page layers, page kv_heads, page heads, page head_dim, page seq_len, float* key_cache,
@@ -175,13 +186,15 @@ TEST_CASE("the blocks of the engines' pages compile and run") {
   auto const values = kvmeld::paged(kvmeld::pool_pages(m + 1024, kvmeld::table_rows(table.data(), 2)), 8,
                                     {256, 0, 16, 32, 1}, s, 16);
   kvmeld::merged_cache cache{kvmeld::host_executor(1), kvmeld::preset::h2o::defaults(),
-                             kvmeld::kv{keys, values}, kvmeld::cache_options{s}};
+                             kvmeld::kv{keys, values}, paged_ledger(s, table.data(), 2, 2, 8)};
   cache.open(0, 3);
   serving(cache, keys, 0, 0);
   CHECK(cache.longest(0) == 3);
   std::size_t reduced = 0;
-  replicas(cache, [&](float const*, std::size_t elements) { reduced += elements; });
-  CHECK(reduced == s.slots());
+  std::vector<float> scores(s.kv_heads * 3);
+  replicas(cache, 0, scores.data(), s.layers, s.kv_heads, 1,
+           [&](float const*, std::size_t elements) { reduced += elements; });
+  CHECK(reduced == scores.size());
 }
 
 }  // namespace snippets_cases
