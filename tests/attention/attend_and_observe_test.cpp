@@ -154,7 +154,7 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
   auto const to = kvmeld::rows_by_token(out.data(), 3, 2, 4);
   auto cache = make_cache(memory, composed_of(kvmeld::preset::h2o::defaults()));
   cache.open(0, 10);
-  auto const before = support::ledger_bytes(cache);
+  auto const before = cache.save(0);
   auto const fused = [&](auto& c, kvmeld::query_batch const& batch, std::size_t floats,
                          kvmeld::query_sample p) {
     return refusal_of([&] {
@@ -175,7 +175,7 @@ TEST_CASE("attention that observes: what it refuses, and what it needs no memory
         "observe: number of pending entries of sequence 0 is 1; it must be 0 (call commit first)");
   CHECK(out == std::vector<float>(out.size(), 0.0f));  // nothing ran
   cache.commit({0}, {0});
-  CHECK(support::ledger_bytes(cache) == before);
+  CHECK(cache.save(0) == before);
   CHECK(fused(cache, {0, 0, 3}, 102, {}) == "");
   CHECK(cache.ledger().word(kvmeld::make_track(s, 0, 0, 0), kvmeld::track_word::observed_rows) == 3);
 

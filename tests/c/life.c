@@ -260,9 +260,10 @@ static void live(int policy, kvmeld_element element, int form, checkpoint const*
     o.page_size = PAGE;
     o.page_table = e.table[0];
     o.page_table_stride = PAGES_OF_SEQUENCE;
-    /* The ledger in pages, or in arrays of its own. In pages, frozen entries keep no scores, which policy 0
-       would pool with those of their neighbours. */
-    o.pool_pages = element == KVMELD_FLOAT32 && policy != 0 ? POOL : 0;
+    /* The ledger in pages, or in arrays of its own. In pages, frozen entries gather no scores: a fork, in
+       which they are not frozen, would go on from others. So this is for policies without scores of
+       attention. */
+    o.pool_pages = element == KVMELD_FLOAT32 && (policy == LIFE_CHELSEA || policy == LIFE_PARTS) ? POOL : 0;
   }
   OK(kvmeld_create(&o, e.tensors[0], e.tensors[1], tensors_of(&e), &e.cache));
 

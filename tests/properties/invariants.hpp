@@ -115,9 +115,9 @@ std::vector<std::uint32_t> image(Cache const& cache, std::uint32_t q, std::uint3
         if (looks) out.push_back(ref.ledger.flags[ref.ledger.at(t, i)]);
         for (std::uint32_t c = 0; c < ref.ledger.channels.count; ++c)
           add(static_cast<double>(ref.ledger.channel_data[c][ref.ledger.at(t, i)]));
+        add(static_cast<double>(degree_of(ref.ledger, t, i)));
       }
       for (double x : support::read_row(ref.values, t, i)) add(x);
-      add(static_cast<double>(degree_of(ref.ledger, t, i)));
     }
     kvmeld::member_ref const& m = ref.ledger.members;
     std::uint32_t const members = m.capacity == 0 ? 0 : m.count[t.index];
