@@ -144,11 +144,16 @@ def test_the_demo_as_a_program():
 def test_an_interrupted_demo():
     begin = ("from kvmeld import _program, demo; _program.start('python -m kvmeld.demo'); print('ready', flush=True); "
              f"demo.main(['--model', {str(MODEL)!r}, '--contexts', '1000'])")
-    child = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(0.5)
-    child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=60)
+    # A process in the background of a shell ignores SIGINT, and its children do.
+    child = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=60)
+    finally:
+        child.kill()
     assert child.returncode == -signal.SIGINT and told.splitlines()[-1] == "python -m kvmeld.demo: interrupted"
 
 
