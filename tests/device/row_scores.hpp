@@ -116,6 +116,7 @@ private:
     wave.work = {sequences, 1, false};
     wave.first = first;
     wave.tracks = count;
+    wave.stride = extent.capacity;
     wave.state = const_cast<kvmeld::track_state*>(states);
     wave.score = scores;
     wave.set_end = room;
