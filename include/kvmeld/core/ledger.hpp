@@ -140,8 +140,11 @@ struct ledger_ref {
   KVMELD_HD std::uint32_t adjoining(slot_t s) const {
     return paged() ? pages.page_size - s % pages.page_size : extent.capacity - s;
   }
-  /// Whether other sequences may share the elements of an entry, so that nothing may be added to its scores.
-  KVMELD_HD bool shared(track t, slot_t s) const { return paged() && s < frozen[t.sequence]; }
+  /// How many first entries of a track have elements that other sequences may share: their positions stay,
+  /// and nothing is added to their scores.
+  KVMELD_HD std::uint32_t shared_length(track t) const { return paged() ? frozen[t.sequence] : 0; }
+  /// Whether an entry is one of them.
+  KVMELD_HD bool shared(track t, slot_t s) const { return s < shared_length(t); }
   /// Word `w` of a track, as track_word numbers them.
   KVMELD_HD std::uint32_t& word(track t, std::uint32_t w) const {
     return track_words[std::size_t{t.index} * track_word::count + w];

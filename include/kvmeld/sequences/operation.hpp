@@ -109,9 +109,10 @@ struct operation {
   static constexpr bool recordable = true;
 
   /// True: calls mostly write few entries of a track, and whole_sequences_phase may do all of them. Such an
-  /// operation has counts, and `entries(facts, sequence, n)`: the most entries that `on_entries` writes in a
-  /// track, as far as the host can tell.
+  /// operation has counts.
   static constexpr bool writes_few = false;
+  /// The most entries that `on_entries` writes in a track, as far as the host can tell; for `writes_few`.
+  std::uint32_t entries(ledger_ref const&, std::uint32_t, std::uint32_t) const { return 0; }
 
   /// Changes the arrays per entry and per member. Collective; no barrier at the end.
   template <class Team>

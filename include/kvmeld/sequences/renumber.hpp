@@ -69,8 +69,9 @@ template <class Keys> struct renumber : operation {
                        l.word(t, track_word::empty),
                        "0, because they would be gaps (compress all heads to one length first)");
       }
-      for (slot_t s = 0; s < l.length[t.index]; ++s) {
-        if (step()(l, t, s) == 0 || !(rope.active() || l.shared(t, s))) continue;
+      std::uint32_t const n = rope.active() ? l.length[t.index] : l.shared_length(t);
+      for (slot_t s = 0; s < n; ++s) {
+        if (step()(l, t, s) == 0) continue;
         if (std::string text = slot_problem(name, l, t, s, rows, " (or renumber without rotation)");
             !text.empty())
           return text;

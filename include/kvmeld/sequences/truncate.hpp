@@ -39,7 +39,6 @@ struct truncate : operation {
                                                    : " that are seen");
   }
 
-  std::uint32_t entries(ledger_ref const&, std::uint32_t, std::uint32_t) const { return 0; }
   KVMELD_HD void on_track(ledger_ref const& l, track t, std::uint32_t n) const {
     l.length[t.index] = kept(l, t, n);
   }
