@@ -160,14 +160,18 @@ def cache_bytes(
     over: str = "head",
     padded: bool = False,
     threads: int = 1,
+    page_size: int = 0,
+    pool_pages: int = 0,
 ) -> dict[str, int]:
     """How many bytes a Cache would take beside its tensors, and how many the tensors do, before there are any.
 
     policy to threads: as for Cache; head_dim counts the channels of a key, and of a value if value_dim is None; capacity
     the slots of a track; element is "float32", "float16" or "bfloat16".
+    page_size, pool_pages: for a server whose rows lie in a pool of so many pages of so many tokens, and whose ledger does,
+        too (options.ledger_pages of C++, options.pool_pages of C; a Cache of Python has a ledger of its own).
 
-    Returns {"rows": bytes of keys and values, "cache": bytes of ledger and workspace}. The ledger grows with layers *
-    sequences * kv_heads * capacity, whatever lies in the slots, also where rows lie in pages; the workspace with threads.
+    Returns {"rows": bytes of keys and values, "cache": bytes of ledger and workspace}. Without a pool both grow with layers *
+    sequences * kv_heads * capacity, whatever lies in the slots; with one, with its tokens. The workspace grows with threads.
     The scratch of calls is not included. Takes no memory of that size, and does not wait.
     """
     count, slots = _index(sequences, "sequences"), _index(capacity, "capacity")
@@ -176,11 +180,15 @@ def cache_bytes(
         _index(head_dim, "head_dim"), _index(head_dim if value_dim is None else value_dim, "value_dim"),
     ]
     number = _number_of(element, _ELEMENTS, "element")
+    page, pages = _index(page_size, "page_size"), _index(pool_pages, "pool_pages")
+    if page and not pages:
+        raise _refusal("pool_pages", 0, "at least 1, because there are pages")
     cache = _core.bytes(
         _text(policy, "policy"), sizes, count, slots, number, _number_of(scope, _SCOPES, "scope"),
         _number_of(over, _SCOPES, "over"), _flag(padded, "padded"), _index(threads, "threads"),
+        page, pages,
     )
-    rows = sizes[0] * sizes[1] * count * slots
+    rows = sizes[0] * sizes[1] * (pages * page if pages else count * slots)
     return {"rows": rows * (sizes[3] + sizes[4]) * (4 if number == 0 else 2), "cache": cache}
 
 

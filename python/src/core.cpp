@@ -668,11 +668,18 @@ std::uint32_t check(std::string const& policy, std::vector<std::uint32_t> const&
 }
 
 /// The bytes of ledger and workspace of a cache. What the policy has to be told takes none of them, so
-/// anything stands in for it.
+/// anything stands in for it, and for the page table where the pools have pages.
 std::size_t bytes_of(std::string const& policy, std::vector<std::uint32_t> const& sizes,
                      std::uint32_t sequences, std::uint32_t capacity, int element, int scope, int over,
-                     bool padded, std::uint32_t threads) {
+                     bool padded, std::uint32_t threads, std::uint32_t page_size, std::uint32_t pool_pages) {
   kvmeld_options o = model_options(policy, sizes, element, scope, over);
+  std::int32_t const no_page = 0;
+  if (page_size != 0) {
+    o.page_size = page_size;
+    o.page_table = &no_page;
+    o.page_table_stride = capacity;
+  }
+  o.pool_pages = pool_pages;
   o.sequences = sequences;
   o.capacity = capacity;
   o.padded = padded;

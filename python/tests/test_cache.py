@@ -1,6 +1,7 @@
 """kvmeld.Cache on NumPy arrays; expected values are computed here, by NumPy alone."""
 
 import gc
+import pathlib
 import subprocess
 import sys
 import threading
@@ -144,11 +145,35 @@ def test_what_a_cache_takes_is_known_before_there_is_one():
     for told, text in (
         ({"capacity": 0}, "capacity is 0"), ({"element": "int8"}, "element is 'int8'; it must be one of"),
         ({"policy": "nothing"}, "nothing"), ({"queries_per_kv_head": 0}, "queries_per_kv_head is 0"),
+        ({"page_size": 16}, "pool_pages is 0; it must be at least 1"), ({"pool_pages": 4}, "pool_pages is 4; it must be 0"),
     ):
         with pytest.raises(ValueError, match=text):
             kvmeld.cache_bytes(**{"policy": "h2o", "capacity": 64, **shape, **told})
     with pytest.raises(TypeError):
         kvmeld.cache_bytes("h2o", capacity=64.0, **shape)
+
+
+def test_a_ledger_in_pages_takes_bytes_for_the_pool():
+    shape = {"layers": 8, "kv_heads": 4, "head_dim": 64, "page_size": 16}
+    few, many = (kvmeld.cache_bytes("snapkv", sequences=n, capacity=1 << 14, pool_pages=4096, **shape) for n in (8, 64))
+    assert few["rows"] == many["rows"] == 8 * 4 * 4096 * 16 * 2 * 64 * 2
+    assert many["cache"] - few["cache"] < 8 * 4 * 56 * 128, "a track has its numbers, whatever its slots are"
+    twice = kvmeld.cache_bytes("snapkv", sequences=8, capacity=1 << 14, pool_pages=8192, **shape)
+    assert twice["cache"] - few["cache"] == 8 * 4 * 4096 * 16 * (9 + 2 * 4)
+
+
+def test_the_page_of_limits_says_what_models_take():
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "limits.md"
+    table = page.read_text().split("## Bytes of models")[1].split("\n## ")[0]
+    said = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| ")]
+    assert len(said) == 11 and said[0][0] == "model"
+    for name, layers, heads, queries, dim, *bytes_said in said[1:]:
+        shape = {"layers": int(layers), "kv_heads": int(heads), "queries_per_kv_head": int(queries), "head_dim": int(dim),
+                 "capacity": 131072}
+        one, pool, own = (kvmeld.cache_bytes("snapkv", **shape, **more) for more in (
+            {}, {"sequences": 256, "page_size": 16, "pool_pages": 524288 // 16}, {"sequences": 256}))
+        found = [one["rows"], one["cache"], pool["rows"], pool["cache"], own["cache"]]
+        assert bytes_said == [f"{n / 2**30:.2f}" for n in found], name
 
 
 def test_append_and_commit_and_truncate():

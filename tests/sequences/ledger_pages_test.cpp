@@ -399,8 +399,9 @@ TEST_CASE("pages that cannot hold a ledger are refused by name") {
   cache_test::check_text(
       text([](options_type& o) { o.ledger_pages.places.page_stride = std::int64_t{1} << 39; }),
       {"count * page_stride", "at most 1099511627776"});
-  cache_test::check_text(text([](options_type& o) { o.members = 4; }),
-                         {"options.ledger_pages: options.members is 4; it must be 0"});
+  cache_test::check_text(
+      text([](options_type& o) { o.members = 4; }),
+      {"options.ledger_pages: options.members is 4; it must be 0, because members lie in no pages"});
   auto dense = cache_for(memory, policy);
   auto paged = cache_for(memory, policy, with({40, places}));
   for (char const* call : {"copy_page", "page_pieces", "rebind_pages"}) {

@@ -90,7 +90,7 @@ struct cache_options {
   bool zero_emptied = false;
   /// With a count: the ledger's numbers per entry lie in pages. Sequences that share a page share its
   /// numbers, so that entries of such pages must be frozen in all of them, and nothing is added to the scores
-  /// of frozen entries. Needs `members` 0.
+  /// of frozen entries. Needs `members` 0: members lie in no pages.
   kvmeld::ledger_pages ledger_pages{};
   /// Compressions count what they do, for request_stats. This costs two more launches per wave and 112 bytes
   /// per track.
@@ -137,7 +137,9 @@ inline std::string extent_problem(shape const& s) {
 inline std::string ledger_pages_problem(cache_options const& options) {
   ledger_pages const& pages = options.ledger_pages;
   if (pages.count == 0) return {};
-  if (options.members != 0) return refusal("options.ledger_pages", "options.members", options.members, "0");
+  if (options.members != 0)
+    return refusal("options.ledger_pages", "options.members", options.members,
+                   "0, because members lie in no pages");
   page_places<> const& p = pages.places;
   if (std::string text = p.problem("options.ledger_pages"); !text.empty()) return text;
   struct {
