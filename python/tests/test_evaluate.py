@@ -16,6 +16,7 @@ from transformers import cache_utils  # noqa: E402
 import kvmeld  # noqa: E402
 from kvmeld import hf  # noqa: E402
 from kvmeld.evaluate import __main__ as program, judge as judging, models, report, tasks  # noqa: E402
+from kvmeld.evaluate.formats import BLOCK, FORMATS  # noqa: E402
 from models import any_model, model_of  # noqa: E402
 
 VOCABULARY, TOKENS = 2000, 520
@@ -230,6 +231,79 @@ def test_modes_read_all_and_keep_the_budget(judge, context, mode):
         assert 0.2 < row["entries"] < (0.25 + 1.3 * judging.STEP / TOKENS if mode == "answer" else 0.26)
 
 
+# --- rows of fewer bits
+
+
+def drawn_rows():
+    rows = torch.randn(40, 128, generator=torch.Generator().manual_seed(4)) * torch.logspace(-3, 3, 40)[:, None]
+    rows[1] = 0
+    rows[2, :64] = -1.5  # blocks of one number
+    rows[3, :32] = 1000 + 1e-4 * rows[4, :32]  # a zero that is too large for 16 bits, were the scale as fine as it could be
+    return rows
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q4_0"])
+def test_rows_of_ggml_are_rounded_as_ggml_rounds_them(name):
+    quants = pytest.importorskip("gguf.quants")
+    from gguf import GGMLQuantizationType
+
+    kind, rows = GGMLQuantizationType[name.upper()], drawn_rows()
+    expected = quants.dequantize(quants.quantize(rows.numpy(), kind), kind)
+    assert np.array_equal(FORMATS[name].rounded(rows).numpy(), expected)
+    assert FORMATS[name].bits == 8 * quants.quantize(rows.numpy(), kind).nbytes / rows.numel()
+
+
+@pytest.mark.parametrize("bits", [4, 3, 2])
+def test_rows_with_zero_points_change_by_at_most_half_a_step(bits):
+    rows = drawn_rows()
+    found = FORMATS[f"int{bits}"].rounded(rows).double().numpy()
+    for row, rounded in zip(rows.double().numpy(), found):
+        for at in range(0, 128, BLOCK):
+            x, y = row[at : at + BLOCK], rounded[at : at + BLOCK]
+            largest = np.abs(x).max()
+            step = max((x.max() - x.min()) / (2**bits - 1), 1.01 * largest / 65504)
+            assert np.abs(x - y).max() <= step / 2 + 2.0**-10 * largest + 1e-7
+            assert len(set(y)) <= 2**bits
+
+
+def test_turned_rows_spread_what_one_channel_has():
+    rows = drawn_rows()[20:24, :64].clone()
+    matrix = torch.tensor([[(-1.0) ** bin(i & j).count("1") for i in range(64)] for j in range(64)]) / 8
+    turned = FORMATS["int4"].rounded(rows @ matrix) @ matrix
+    assert torch.allclose(FORMATS["int4_hadamard"].rounded(rows), turned, rtol=0, atol=1e-5 * rows.abs().max().item())
+    rows[:, 5] *= 30
+    plain, spread = ((FORMATS[name].rounded(rows) - rows)[:, 6:].norm() for name in ("q4_0", "q4_0_hadamard"))
+    assert spread < plain / 2
+
+
+def test_rows_that_a_format_does_not_hold_are_refused():
+    for name, channels, told in (("q8_0", 48, "multiple of 32"), ("int3_hadamard", 96, "power of 2")):
+        with pytest.raises(ValueError, match=f"{channels} channels; their number must be a {told}"):
+            FORMATS[name].check(64, channels)
+    FORMATS["int3_hadamard"].check(64, 256)
+    FORMATS["f16"].check(1)
+
+
+def test_a_compression_leaves_rows_of_its_format(context):
+    sized = judging.Judge(model_of("llama", vocab_size=VOCABULARY, num_hidden_layers=2, head_dim=BLOCK), tokenizer_of(), bits=16)
+    cases = [judging.Case(name or "own", "snapkv", "head", b, name) for b in (1.0, 0.3) for name in (None, "f16", "q8_0", "int2")]
+    found = {(case.name, case.budget): row for case, row in sized.rows(context, cases)}
+    full = found["full", 1.0]
+    assert full["kv_bytes"] == full["full_bytes"] == 2 * 4 * 2 * BLOCK * len(context.tokens)  # heads of both layers, K and V
+    for budget in (1.0, 0.3):
+        own, f16, q8_0, int2 = (found[name, budget] for name in ("own", "f16", "q8_0", "int2"))
+        assert f16["kv_bytes"] == own["kv_bytes"] and q8_0["kv_bytes"] == 8.5 / 16 * own["kv_bytes"]
+        assert int2["kv_bytes"] == 3 / 16 * own["kv_bytes"] and int2["tensor_bytes"] == own["tensor_bytes"]
+        assert abs(f16["on_nats"] - own["on_nats"]) < 1e-3
+    assert abs(found["f16", 1.0]["kl"]) < 1e-6 and abs(found["q8_0", 1.0]["kl"]) < 1e-6 and found["int2", 1.0]["kl"] > 1e-5
+
+    cache, _ = judging.Reading(sized, context).cache("snapkv", "head")
+    before = cache.keys[:, 0, :, : len(context.tokens)].clone()
+    sized._compress(cache, judging.Case("", "snapkv", "head", 1.0, "int3"), 1.0, 0)
+    after = cache.keys[:, 0, :, : len(context.tokens)]
+    assert torch.equal(after, FORMATS["int3"].rounded(before)) and not torch.equal(after, before)
+
+
 # --- figures
 
 
@@ -304,10 +378,21 @@ def test_the_program_as_a_whole_goes_on_where_it_was_interrupted(folder, tmp_pat
         program.main([*options, "--seed", "2"])
     with pytest.raises(ValueError, match="'mine' is 'snapkv'; it must be 'score=key_norm"):
         program.main([*options, "--policies", "mine: snapkv"])
+    with pytest.raises(ValueError, match="rows of another run .bits differ."):
+        program.main([*options, "--rows", "f16"])
     assert out.read_bytes() == before
 
 
+def test_each_policy_is_judged_in_each_format(folder, capsys):
+    found = program.main([str(folder), "--policies", "snapkv,random", "--budgets", "0.5", "--rows", "f16", "--contexts", "1",
+                          "--tokens", str(TOKENS)])["prompt"]
+    assert [(name, over) for name, over, _ in found] == [("full", "head"), ("f16 snapkv", "head"), ("f16 random", "head")]
+    assert "f16 snapkv" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("arguments, told", [
+    (["--rows", "q4_0"], "rows have 8 channels; their number must be a multiple of 32"),
+    (["--rows", "f16,q9"], "it is 'q9'; it must be one of f16, q8_0, q4_0, int4, int3, int2, q4_0_hadamard"),
     (["--policies", "nothing"], "'nothing' at 0.5"), (["--policies", "snapkv@rows"], "'rows'; it must be one of head, layer, all_layers, one_plan"),
     (["--policies", "chelsea@all_layers"], "'chelsea@all_layers'"), (["--modes", "prompt,all"], "'all'"),
     (["--budgets", "0"], "--budgets"), (["--budgets", "0.5,2"], "--budgets"), (["--tokens", "499"], "--tokens"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 from typing import Any, Optional, Sequence
 
 from kvmeld import _program
 from kvmeld.cache import _SCOPES
+from kvmeld.evaluate.formats import FORMATS
 from kvmeld.evaluate.models import add_options, opened
 
 POLICIES = [
@@ -18,6 +20,12 @@ POLICIES = [
 ]
 LEARNED = "learned_centroids@all_layers"  # beside them, where weights were learned
 FORMAT = 1
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be one of {', '.join(FORMATS)}")
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -31,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", help=f"separated by commas [{','.join(POLICIES)}, and where scores were learned {LEARNED}]")
     parser.add_argument("--budgets", type=_program.listed(_program.number(1e-4, 1)), default=[0.5, 0.25, 0.12],
                         help="shares of the entries, separated by commas [0.5,0.25,0.12]")
+    parser.add_argument("--rows", type=_program.listed(_format), metavar="FORMATS", help="round all rows at each compression to what"
+                        " a format of fewer bits holds, and judge each policy so, with each of these formats, separated by commas:"
+                        f" {', '.join(FORMATS)}. The rows of the full cache count 16 bits a number then [rows stay as they are]")
     parser.add_argument("--over", choices=_SCOPES, default="head", help="tracks that share a budget, for policies without @ [head]")
     parser.add_argument("--floor", type=_program.number(0, 1), default=0.0, help="the share of its own budget that a track"
                         " keeps, where budgets are shared [0]")
@@ -89,7 +100,7 @@ class Rows:
 
 def _cases(parser: argparse.ArgumentParser, o: argparse.Namespace, judge: Any) -> list[Any]:
     """What the policies and budgets of the command line ask for; refuses what cannot run before anything does."""
-    from kvmeld.evaluate.judge import ONE_PLAN, RANDOM, Case
+    from kvmeld.evaluate.judge import ONE_PLAN, Case
 
     cases, known = [], [*_SCOPES, ONE_PLAN]
     for text in o.policies.split(","):
@@ -102,12 +113,13 @@ def _cases(parser: argparse.ArgumentParser, o: argparse.Namespace, judge: Any) -
             parser.error(f"argument --policies: '{text}' shares budgets over '{over}'; it must be one of {', '.join(known)}")
         if parts == "full":
             continue
-        for budget in o.budgets:
+        for budget, rows in itertools.product(o.budgets, o.rows or [None]):
+            case = Case(name if rows is None else f"{rows} {name}", parts, over, budget, rows)
             try:
-                judge.check(parts, over, budget, o.tokens)
+                judge.check(case, o.tokens)
             except (ValueError, RuntimeError) as problem:
                 parser.error(f"argument --policies: '{text}' at {budget:g} of {o.tokens} tokens: {_program.sentence(problem)}")
-            cases.append(Case(name, RANDOM if parts == RANDOM else parts, over, budget))
+            cases.append(case)
     return cases
 
 
@@ -171,7 +183,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
     text = shipped_text() if text is None else text
     try:
         learned = None if o.learned is None else learned_scores.load(o.learned)
-        judge = Judge(model, tokenizer, floor=o.floor, threads=o.threads, seed=o.seed, learned=learned)
+        judge = Judge(model, tokenizer, floor=o.floor, threads=o.threads, seed=o.seed, learned=learned,
+                      bits=16 if o.rows else None)
         learned = judge.learned
         if o.policies is None:
             o.policies = ",".join(POLICIES + ([] if learned is None else [LEARNED]))
@@ -201,6 +214,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> dict[str, dict[Any, dict[
         "seed": o.seed, "floor": o.floor, "text": hashlib.sha256(text.encode()).hexdigest(), "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+    if o.rows:
+        run["bits"] = judge.bits
     if learned is not None:
         run["learned"] = hashlib.sha256(learned.weights.tobytes()).hexdigest()
     rows = Rows(o.out, run)

@@ -11,6 +11,7 @@ from typing import Any, Iterator, Optional, Sequence
 import torch
 
 from kvmeld import _layers
+from kvmeld.evaluate.formats import FORMATS
 from kvmeld.evaluate.report import Key
 from kvmeld.evaluate.tasks import Context, Dialogue, Question
 from kvmeld.hf import KVMeldCache, _refusal, attach
@@ -41,12 +42,14 @@ class Case:
     name: the policy's name in the table.
     policy: its text.
     over: the tracks that share a budget, or ONE_PLAN.
-    budget: a share of the tokens."""
+    budget: a share of the tokens.
+    rows: the format to which a compression rounds all rows, of formats.FORMATS; without it they stay as they are."""
 
     name: str
     policy: str
     over: str
     budget: float
+    rows: Optional[str] = None
 
     @property
     def key(self) -> Key:
@@ -192,12 +195,14 @@ class Judge:
     """Measures what a model answers from caches that policies have compressed.
 
     model, tokenizer: of transformers, in host memory or on one device. threads: of a cache, as in kvmeld.Cache.
-    floor: see kvmeld.Cache.compress; for budgets that tracks share. learned: see KVMeldCache.
+    floor: see kvmeld.Cache.compress; for budgets that tracks share. learned: see KVMeldCache. bits: how many a number in
+    a row counts that no format holds; those of the model's type without it.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, floor: float = 0.0, threads: int = 0, seed: int = 1,
-                 learned: Any = None) -> None:
+                 learned: Any = None, bits: Optional[int] = None) -> None:
         attach(model)
+        self.bits = torch.finfo(model.dtype).bits if bits is None else bits
         self.model, self.dialogue, self.floor, self.threads, self.seed = model, Dialogue(tokenizer), floor, threads, seed
         self.learned = learned if learned is not None else KVMeldCache(model)._learned
         self.layers = len(_layers.layers_of(model, _refusal)[1])  # that keep all tokens
@@ -228,9 +233,11 @@ class Judge:
         return KVMeldCache(self.model, text, budget, interval=interval, over=over, floor=self.floor, scope=scope,
                            threads=self.threads, learned=self.learned)
 
-    def check(self, policy: str, over: str, budget: float, tokens: int) -> None:
-        """Raises ValueError for a policy that this model, these shared budgets or this budget of a text refuse."""
-        self.cache(policy, over, max(1, int(budget * tokens)))
+    def check(self, case: Case, tokens: int) -> None:
+        """Raises ValueError for a case that this model, these shared budgets or this budget of a text refuse."""
+        facts = self.cache(case.policy, case.over, max(1, int(case.budget * tokens)))._facts
+        if case.rows is not None:
+            FORMATS[case.rows].check(facts.key_dim, facts.value_dim)
 
     def needs_second_reading(self, policy: str) -> bool:
         if policy not in self._replays:
@@ -254,19 +261,31 @@ class Judge:
         cache.compress(budget)
         if cache.keys.is_cuda:
             torch.cuda.synchronize(cache.keys.device)
-        return 1e3 * (time.perf_counter() - start)
+        spent = 1e3 * (time.perf_counter() - start)
+        if case.rows is not None:
+            self._round(cache, case.rows)
+        return spent
 
-    def held(self, cache: KVMeldCache) -> dict[str, float]:
-        """What a cache holds of its tokens: the share of entries, their bytes, those of the ledger, and of the tensors."""
+    def _round(self, cache: KVMeldCache, rows: str) -> None:
+        """Rounds all entries to a format. What tokens append later stays as it is until the next compression."""
+        held = cache.cache.longest(0)
+        for layer in range(self.layers):
+            for tensor in (cache.keys[layer, :, :, :held], cache.values[layer, :, :, :held]):
+                tensor.copy_(FORMATS[rows].rounded(tensor.float()))
+
+    def held(self, cache: KVMeldCache, rows: Optional[str] = None) -> dict[str, float]:
+        """What a cache holds of its tokens: the share of entries, their bytes in a format, those of the ledger, and of
+        KVMeldCache's tensors, which hold rows of a format as any others."""
         c = cache.cache
         lengths = c.lengths(0)
-        row = (c.key_dim + c.value_dim) * cache.keys.element_size()
+        numbers = c.key_dim + c.value_dim
+        every = lengths.size * c.tokens(0)
         return {
-            "entries": float(lengths.sum()) / (lengths.size * c.tokens(0)),
-            "kv_bytes": int(lengths.sum()) * row,
-            "full_bytes": lengths.size * c.tokens(0) * row,
+            "entries": float(lengths.sum()) / every,
+            "kv_bytes": int(lengths.sum()) * numbers * (self.bits if rows is None else FORMATS[rows].bits) / 8,
+            "full_bytes": every * numbers * self.bits / 8,
             "ledger_bytes": len(c.save(0)),
-            "tensor_bytes": int(lengths.max()) * lengths.size * row,
+            "tensor_bytes": int(lengths.max()) * lengths.size * numbers * cache.keys.element_size(),
         }
 
     # --- questions
@@ -356,7 +375,7 @@ class Judge:
                 cache = copy.deepcopy(seen)
                 compress_ms = self._compress(cache, case, case.budget, context.number)
                 found, _ = self.measure(cache, context, full)
-                held = self.held(cache)
+                held = self.held(cache, case.rows)
             else:
                 found, held, compress_ms = self._inside(seen, context, case)
             yield case, {**found, **held, "compress_ms": compress_ms, "observe_ms": observe_ms}
@@ -380,7 +399,7 @@ class Judge:
                 cache._reading = cache._again = False
             spent += self._compress(cache, case, case.budget, context.number)
             answers += self.answers(cache, [(q.lead, q)])
-            held = self.held(cache)
+            held = self.held(cache, case.rows)
         return {"questions": answers}, held, spent / max(1, len(answers))
 
     def _segments(self, context: Context, mode: str) -> list[list[int]]:
@@ -419,7 +438,7 @@ class Judge:
             found, log_p = self.measure(cache, context, full)
             if full is None:
                 full = log_p
-            yield case, {**found, **self.held(cache), "compress_ms": spent, "observe_ms": 0.0}
+            yield case, {**found, **self.held(cache, case.rows), "compress_ms": spent, "observe_ms": 0.0}
 
 
 FULL = Case("full", "streaming_llm", "head", 1.0)

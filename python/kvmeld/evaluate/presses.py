@@ -122,10 +122,10 @@ def rows(judge: Judge, context: Context, presses: Sequence[Press], full: torch.T
             judge.model.base_model(input_ids=ids, past_key_values=cache)
         spent = 1e3 * (time.perf_counter() - start)
         cache.pressed(n, judge.model.base_model.layers)
-        heads, size = cache.layers[0].keys.shape[1], cache.layers[0].keys.element_size()
+        heads = cache.layers[0].keys.shape[1]
         entries = heads * sum(layer.keys.shape[2] for layer in cache.layers)
         held = entries - sum(int(h.sum()) for h in cache.hidden if h is not None)
-        row = (cache.layers[0].keys.shape[-1] + cache.layers[0].values.shape[-1]) * size
+        row = (cache.layers[0].keys.shape[-1] + cache.layers[0].values.shape[-1]) * judge.bits / 8
         found, _ = judge.measure(cache, context, full)
         every = heads * len(cache.layers) * n
         yield press, {**found, "entries": held / every, "kv_bytes": held * row, "ledger_bytes": 0, "full_bytes": every * row,
